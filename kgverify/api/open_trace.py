@@ -82,7 +82,7 @@ class RecordedTrace(TraceFile, ShownAsText):
         Raises:
             UserError: The trace has no such candidate or step, or is of a level without goals.
         """
-        data = {**self._view.candidate(candidate), **self._view.step(candidate, step)}
+        data = self._view.candidate_step(candidate, step)
         return Shown(data, render_step(data))
 
     def to_pandas(self, table: str = "steps", *, candidates: str = "all") -> "pandas.DataFrame":

@@ -59,7 +59,6 @@ ENTRIES: Final = {
         _START,
         "commands.show:show",
         "Show a trace in names; or step through a saved run.",
-        without_json=("--explain",),
     ),
     "report": Entry(_START, "commands.report:report", "Render a saved comparison, also as HTML or JUnit."),
     "fuzz": Entry(
@@ -70,7 +69,7 @@ ENTRIES: Final = {
         _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine, or name that of a trace.", compares=True
     ),
     "shrink": Entry(
-        _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", without_json=("shrink",)
+        _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", without_json=("--python",)
     ),
     "replay": Entry(_LOOK, "commands.reproducers:replay", "Run a reproducer again.", without_json=("replay",)),
     "trace": Entry(

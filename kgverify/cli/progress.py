@@ -1,10 +1,9 @@
 """Progress bars, only on a terminal; results on standard output, and everything else on standard error."""
 
 import os
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +22,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from kgverify.cli.entries import ENTRIES
 from kgverify.cli.output import JSON, LOG, QUIET, VERBOSE, restore_output, settings
-from kgverify.escaping import escape_json, make_visible
+from kgverify.escaping import make_visible
 from kgverify.files import writing
 from kgverify.progress import show_part
+from kgverify.report.next_steps import NextStep
 from kgverify.report.render.screen import Screen, Text
+from kgverify.report.report import encode_report
 
 ECHOED: Final = 2
 """The number of columns left free for the terminal's echo of Ctrl-C."""
@@ -206,18 +208,23 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def typed_command(*further: str) -> str:
     """Return the command as typed, without --save and --json but with further words, quoted for a shell."""
-    return shlex.join(["kgverify", *typed_words({"--save", JSON, LOG}), *further])
+    return type_again("", *further).text
 
 
-def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:
-    """Return the command that replays a reproducer of this command, quoted for a shell.
+def type_again(does: str, *further: str) -> NextStep:
+    """Return the step of the command as typed, without --save and --json but with further words."""
+    return NextStep(does=does, command=("kgverify", *typed_words({"--save", JSON, LOG}), *further))
+
+
+def replay_again(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> NextStep:
+    """Return the step that replays a reproducer of this command.
 
     engine, reference, trust: as typed; kgverify's own engines need no mention, since the reproducer may name them
     """
     words = ["kgverify", "replay", str(file)]
     for option, name in (("--engine", engine), ("--reference", reference)):
         words += [option, name] if name and ":" in name else []
-    return shlex.join([*words, "--trust"] if trust else words)
+    return NextStep(does="run it again", command=(*words, *["--trust"] * trust))
 
 
 def typed_words(dropped: Set[str]) -> list[str]:
@@ -256,9 +263,15 @@ def write_github(annotations: str, markdown: Callable[[], str], *, to_error: boo
         writing.append_to_file(summary, markdown().encode())
 
 
-def write_json(value: Any, indent: int | None = 2) -> None:
-    """Write a value as JSON to the target of `--json`, if given; on one line if `indent` is None."""
+def write_json(value: Any, steps: Sequence[NextStep] | None = None, indent: int | None = 2) -> None:
+    """Write a value as JSON to the target of `--json`, if given, with the steps that lead on; as in `encode_report`."""
     if settings.json_path is not None:
-        encoded = msgspec.json.encode(value)
-        formatted = encoded if indent is None else msgspec.json.format(encoded, indent=indent)
-        write_result(escape_json(formatted) + b"\n", settings.json_path)
+        write_result(encode_report(value, steps and [*map(_ask_for_json, steps)], indent), settings.json_path)
+
+
+def _ask_for_json(step: NextStep) -> NextStep:
+    """Return a step whose command also writes JSON to standard output, if it can."""
+    words = {*step.command}
+    if not step.command or words & {JSON, *ENTRIES[step.command[1]].without_json}:
+        return step
+    return msgspec.structs.replace(step, command=(*step.command, JSON, "-"))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code
 from kgverify.comparison.columns import ColumnComparer, StepPairs, find_differing
 from kgverify.comparison.comparable import ComparablePair, is_decidable, searches
 from kgverify.comparison.equal_columns import Rounded, count_rounded
@@ -161,6 +162,7 @@ class BlockComparer(ColumnComparer):
             field=found.field,
             expected=found.expected,
             actual=found.actual,
+            code=Code[kind.upper()],
         )
 
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:

@@ -373,6 +373,7 @@ def group_causes(
             Cause(
                 stage=stage,
                 kind=findings[members[0]].kind,
+                code=findings[members[0]].kind.code,
                 situation=situation,
                 num_candidates=size(members),
                 num_queries=len({each.query for each in own}),

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.modulo import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo, hash_goals, normalise
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
@@ -259,13 +260,15 @@ class Numbering:
         self.is_same = has_same_names and (
             expected.facts is None or actual.facts is None or np.array_equal(expected.facts, actual.facts)
         )
-        self.reasons: tuple[str, ...] = ()
+        self.reasons: tuple[Coded, ...] = ()
         if self.is_same:
             return
         if not has_same_names and not any(is_kept):
             self.reasons = (
-                "the traces number their names differently, and the digests of goals that were not kept cannot be"
-                " renumbered",
+                Code.ONLY_DIGESTS.mark(
+                    "the traces number their names differently, and the digests of goals that were not kept cannot be"
+                    " renumbered"
+                ),
             )
         kept, moved = (expected, actual) if self._side else (actual, expected)
         predicates, self._predicate_map = _merge(kept.symbols.predicates, moved.symbols.predicates)
@@ -403,7 +406,7 @@ class ComparablePair:
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
         every = self.schema.compared_names
         self.not_compared = tuple(sorted((every - self.full[0].fields) | (every - self.full[1].fields)))
-        reasons: list[str] = []
+        reasons: list[Coded] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
             self.by_digest = False
             recorded = self.full
@@ -482,21 +485,25 @@ class ComparablePair:
         """Return whether a difference in a field may be benign, but no goals are recorded to decide it."""
         return self.by_digest and bool(_FORGIVEN.get(field, NOTHING) & self.modulo)
 
-    def explain_undecided(self, num: int, num_open: int) -> list[str]:
+    def explain_undecided(self, num: int, num_open: int) -> list[Coded]:
         """Explain why digests alone cannot decide, given the number of divergences in a digest, and of undecided ones.
 
         Scores have an error bound, and no trace shows which choices it excuses. No digest ignores all benign differences.
         """
         if num_open:
             return [
-                f"{num_open} candidates differ, which {describe_modulo(self.modulo)} may explain; a trace without goals"
-                " does not show whether they do: record both at level steps"
+                Code.ONLY_DIGESTS.mark(
+                    f"{num_open} candidates differ, which {describe_modulo(self.modulo)} may explain; a trace without goals"
+                    " does not show whether they do: record both at level steps"
+                )
             ]
         if not num or not self.score_tolerance or any(map(is_decidable, self.full)):
             return []
         return [
-            f"the digests of {num} candidates differ, which scores within their error bound {self.score_tolerance:.3g}"
-            " may explain; neither trace keeps the goals that would decide it: record one at level steps"
+            Code.ONLY_DIGESTS.mark(
+                f"the digests of {num} candidates differ, which scores within their error bound {self.score_tolerance:.3g}"
+                " may explain; neither trace keeps the goals that would decide it: record one at level steps"
+            )
         ]
 
 
@@ -556,43 +563,48 @@ def _uncounted(trace: Trace) -> frozenset[str]:
     return COUNTED & frozenset(trace.header.absent)
 
 
-def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
+def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[Coded]:
     """Describe the columns that one trace's digests count and the other trace does not have."""
     uncounted = [_uncounted(trace) for trace in traces]
     return [
-        f"the digests of {trace.source or 'one trace'} count {', '.join(sorted(other - own))},"
-        " which the other trace does not have"
+        Code.ONLY_DIGESTS.mark(
+            f"the digests of {trace.source or 'one trace'} count {', '.join(sorted(other - own))},"
+            " which the other trace does not have"
+        )
         for trace, own, other in zip(traces, uncounted, reversed(uncounted), strict=True)
         if other - own and not has_goals(trace.header.level)
     ]
 
 
-def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
+def check_preconditions(expected: Trace, actual: Trace) -> tuple[Coded, ...]:
     """Explain why the two traces cannot be compared; return nothing if they can. Each reason makes the verdict INCONCLUSIVE.
 
     Values that are unknown in one header count as equal: `note_unknown` names them.
     """
     e, a = expected.header, actual.header
     reasons = [
-        f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}"
+        Code.INCOMPLETE.mark(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
         for trace, role in ((expected, "expected"), (actual, "actual"))
         if not trace.is_complete
     ]
     if _differ_where_known([(getattr(e.limits, name), getattr(a.limits, name)) for name in NUMBERS], None):
-        reasons.append(f"the limits differ: expected {e.limits.describe()}, actual {a.limits.describe()}")
+        limits = f"expected {e.limits.describe()}, actual {a.limits.describe()}"
+        reasons.append(Code.OTHER_LIMITS.mark(f"the limits differ: {limits}"))
     if _differ_where_known([(e.program_sha256, a.program_sha256)], ""):
-        reasons.append("the programs differ: facts, rules or the numbering of symbols")
+        reasons.append(Code.OTHER_PROGRAM.mark("the programs differ: facts, rules or the numbering of symbols"))
     # Weights are meaningless without a policy.
     policies = [(e.policy.name, a.policy.name), (e.policy.sha256, a.policy.sha256)]
     if all(policies[0]) and _differ_where_known(policies, ""):
-        reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
+        names = f"expected {_policy(expected)}, actual {_policy(actual)}"
+        reasons.append(Code.OTHER_POLICY.mark(f"the policies differ: {names}"))
     fields = [field for field in _OF_RUN if field not in (*e.run.unknown, *a.run.unknown)]
     if expected.rankings is not None and actual.rankings is not None:
         fields.append("rank_tolerance")
     for field in fields:
         values = getattr(e.run, field), getattr(a.run, field)
         if values[0] != values[1]:
-            reasons.append(f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}")
+            text = f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}"
+            reasons.append(Code.OTHER_RUN.mark(text))
     return tuple(reasons)
 
 
@@ -601,7 +613,7 @@ def _differ_where_known(pairs: Sequence[tuple[Any, Any]], unknown: Any) -> bool:
     return any(left != right and unknown not in (left, right) for left, right in pairs)
 
 
-def compare_dialects(expected: Trace, actual: Trace) -> list[str]:
+def compare_dialects(expected: Trace, actual: Trace) -> list[Coded]:
     """Return a sentence for each switch in which the dialects of two traces differ; return none if a dialect is unknown."""
     limits = expected.header.limits, actual.header.limits
     left, right = limits[0].dialect, limits[1].dialect
@@ -610,7 +622,7 @@ def compare_dialects(expected: Trace, actual: Trace) -> list[str]:
     if not any(each.exclude_query for each in limits):
         # No dialect excludes anything in this case.
         left = msgspec.structs.replace(left, exclusion=right.exclusion)
-    return [f"the dialects differ: {each}" for each in describe_differences(left, right)]
+    return [Code.OTHER_DIALECT.mark(f"the dialects differ: {each}") for each in describe_differences(left, right)]
 
 
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:

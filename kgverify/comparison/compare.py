@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired, settle_undecided
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.columns import ColumnComparer
@@ -239,22 +240,23 @@ class Comparer:
         return self.comparison
 
     @property
-    def _dialects(self) -> list[str]:
+    def _dialects(self) -> list[Coded]:
         return compare_dialects(*self._shells)
 
-    def _list_reasons(self, coverage: Coverage, faults: Sequence[str]) -> list[str]:
+    def _list_reasons(self, coverage: Coverage, faults: Sequence[str]) -> list[Coded]:
         """Return why the verdict is INCONCLUSIVE; nothing if the comparison is conclusive."""
         reasons = [
             *(() if self._options.equality.allow_dialects else self._dialects),
-            *(f"a shard is not there: {fault}" for fault in faults),
+            *(Code.INCOMPLETE.mark(f"a shard is not there: {fault}") for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(self._found.num_by_digest, self._found.num_open),
         ]
         if not coverage.candidates or not (coverage.steps or self._steps_notes):
-            reasons.append(
-                f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
-                f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
+            found = (
+                f"{count_of(coverage.candidates_expected, 'candidate')} expected, {coverage.candidates_actual} actual"
             )
+            steps = count_of(coverage.steps, "step")
+            reasons.append(Code.NOTHING_COMPARED.mark(f"nothing was compared: {found}, {steps} in common"))
         return reasons
 
     def _list_notes(self, num_listed: int) -> list[str]:

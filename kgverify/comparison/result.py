@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.program.outcomes import DifferenceClass
 
 DIGEST: Final = "digests.sequence"
@@ -221,18 +222,20 @@ class SourceCode(msgspec.Struct, frozen=True):
 
     file: relative to the folder in which the comparison ran, or else as it is imported
     name: the name of the function
-    text: its first lines
+    text: its first lines; last_line: the number of its last line
     """
 
     file: str
     line: int
     name: str
     text: tuple[str, ...]
+    last_line: int = 0
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Divergences with the same stage, class and situation.
 
+    code:          the stable code of `kind`: docs/verdicts.md has a section for each
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
     num_assumed:   the divergences whose stage and class were neither replayed nor inferred: see `is_assumed`
@@ -259,6 +262,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     repair: Repair | None = None
     source: SourceCode | None = None
     reproduce: str = ""
+    code: str = ""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -332,12 +336,14 @@ class NearTie(msgspec.Struct, frozen=True):
     expected: str
     actual: str
     compared_after: int = 0
+    code: str = Code.NEAR_TIE
 
 
 class Benign(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that differ, but are equal up to the differences that the user declared as benign. They are not divergences.
 
     kind:       `names`, `order` or `duplicates`; a step that is equal only up to several kinds belongs to each of them
+    code:       the stable code of the kind
     candidate, atom, step, field, expected, actual: of the first such step, as recorded
     """
 
@@ -350,6 +356,7 @@ class Benign(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     expected: Value
     actual: Value
+    code: str = ""
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,7 +433,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     divergences: tuple[Divergence, ...] = ()
     near_ties: tuple[NearTie, ...] = ()
     level: Level | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Coded, ...] = ()
     equality: tuple[FieldRule, ...] = ()
     notes: tuple[str, ...] = ()
     self_test: SelfTest | None = None

@@ -16,6 +16,7 @@ class CodeLocation(NamedTuple):
 
     file: str
     line: int
+    last_line: int
     text: tuple[str, ...]
 
 
@@ -28,7 +29,8 @@ def locate_code(function: Any) -> CodeLocation | None:
         file, (lines, line) = Path(inspect.getsourcefile(function) or "").absolute(), inspect.getsourcelines(function)
     except (OSError, TypeError):
         return None
-    return CodeLocation(_shorten(file), line, tuple(dedent("".join(lines[:MOST_LINES])).rstrip().split("\n")))
+    last = line + len(lines) - 1
+    return CodeLocation(_shorten(file), line, last, tuple(dedent("".join(lines[:MOST_LINES])).rstrip().split("\n")))
 
 
 def _shorten(file: Path) -> str:

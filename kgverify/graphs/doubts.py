@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from kgverify.codes import Code, Coded
 from kgverify.errors import count_of, suggest
 from kgverify.graphs.folder import SPLITS
 from kgverify.graphs.formats.reading import Part, Triples, line_error
@@ -26,7 +27,7 @@ _MAX_SINGLE: Final = 0.1
 _MIN_RATIO: Final = 4
 
 
-def check_parts(parts: Sequence[Part], train: AtomTable, *, has_columns: bool) -> Iterator[str]:
+def check_parts(parts: Sequence[Part], train: AtomTable, *, has_columns: bool) -> Iterator[Coded]:
     """Return the warnings about files of triples. has_columns: whether the user named the columns of the tables.
 
     UserError for a first row that is almost certainly a header, and for tables whose columns may be in different orders.
@@ -38,18 +39,18 @@ def check_parts(parts: Sequence[Part], train: AtomTable, *, has_columns: bool) -
         if named:
             found = f"none, while that of {named} is in another order than head, relation, tail"
             raise line_error(source, "a header row", found, f"add the header row of {named}, if it is that of this")
-        yield from _check_first_row(part.triples, parts, source)
+        yield from map(Code.LIKELY_HEADER.mark, _check_first_row(part.triples, parts, source))
     for _, file, triples in parts:
-        yield from triples.warnings
+        yield from map(Code.ROWS_CHANGED.mark, triples.warnings)
         if file and not triples.atoms:
-            yield f"{file}: no triple in it"
+            yield Code.EMPTY_FILE.mark(f"{file}: no triple in it")
         if triples.is_table and triples.header is None and not has_columns:
-            yield from _find_unlikely_order(AtomTable.of(triples.atoms), train, file)
+            yield from map(Code.COLUMN_ORDER.mark, _find_unlikely_order(AtomTable.of(triples.atoms), train, file))
 
 
 def find_doubts(
     graph: KnowledgeGraph, files: Mapping[str, str], constants: Collection[str], strangers: Collection[str]
-) -> Iterator[str]:
+) -> Iterator[Coded]:
     """Return the warnings about a graph whose files are read.
 
     Args:
@@ -65,12 +66,13 @@ def find_doubts(
     if num_repeated:
         lines = graph.fact_lines
         line, first = (f":{lines[row]}", ", the first on this line") if lines else ("", "")
-        yield f"{train}{line}: {count_of(num_repeated, 'repeated fact')}{first}"
+        yield Code.REPEATED_FACT.mark(f"{train}{line}: {count_of(num_repeated, 'repeated fact')}{first}")
     yield from _find_rule_warnings(graph.rules, tables["train"].predicates, predicates, constants)
     if strangers:
         number = count_of(len(strangers), "constant")
-        yield f"{files['domains']}: {number} that no triple has, such as {min(strangers)!r}"
-    yield from _find_split_warnings(tables, files)
+        text = f"{files['domains']}: {number} that no triple has, such as {min(strangers)!r}"
+        yield Code.UNKNOWN_IN_DOMAIN.mark(text)
+    yield from map(Code.SPLITS.mark, _find_split_warnings(tables, files))
 
 
 def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) -> Iterator[str]:
@@ -184,7 +186,7 @@ _LIKE_CONSTANT: Final = re.compile(r"[^\W\d_][^\W\d]\w*")  # Not `X`, `X1`, `_x`
 
 def _find_rule_warnings(
     rules: Sequence[NamedRule], facts: Collection[str], triples: Collection[str], constants: Collection[str]
-) -> Iterator[str]:
+) -> Iterator[Coded]:
     """Warn about names of rules that lead nowhere.
 
     facts: the predicates of train; triples: the predicates of all splits; constants: those of the triples and the domains
@@ -204,16 +206,19 @@ def _find_rule_warnings(
     def describe_constant(constant: str, _: NamedRule) -> str:
         return f"no triple and no domain has the constant {constant!r}: it is no candidate"
 
-    yield from _list_first(((atom.predicate, rule) for rule in rules for atom in rule.body), proved, describe_body)
-    yield from _list_first(((rule.clause_head.predicate, rule) for rule in rules), asked, describe_clause_head)
+    bodies = ((atom.predicate, rule) for rule in rules for atom in rule.body)
+    yield from map(Code.RULE_NEVER_APPLIES.mark, _list_first(bodies, proved, describe_body))
+    heads = ((rule.clause_head.predicate, rule) for rule in rules)
+    yield from map(Code.RULE_NOT_ASKED.mark, _list_first(heads, asked, describe_clause_head))
     terms = ((term, rule) for rule in rules for term in _terms(rule) if isinstance(term, str))
-    yield from _list_first(terms, constants, describe_constant, "constant")
-    yield from _find_likely_constants(rules, constants)
+    yield from map(Code.UNKNOWN_CONSTANT.mark, _list_first(terms, constants, describe_constant, "constant"))
+    yield from map(Code.LIKELY_CONSTANT.mark, _find_likely_constants(rules, constants))
     doubtful = [(rule, name) for rule in rules if (name := next(_single_variables(rule), ""))]
     if doubtful:
         first, name = doubtful[0]
         number = f"{count_of(len(doubtful), 'rule')} with a variable that occurs once, or only in the head"
-        yield f"{first.source}: {number}, such as {name!r} here; for a constant, write it in quotes"
+        text = f"{first.source}: {number}, such as {name!r} here; for a constant, write it in quotes"
+        yield Code.SINGLE_VARIABLE.mark(text)
 
 
 def _terms(rule: NamedRule) -> Iterator[Term]:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Coded
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.escaping import ShownAsText, escape_notebook, make_visible
 from kgverify.program.atom_table import AtomTable, number_rows, sort_rows
@@ -89,7 +90,7 @@ class KnowledgeGraph(ShownAsText):
     files: tuple[GraphFile, ...] = ()
     facts_file: str = ""
     fact_lines: Sequence[int] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Coded, ...] = ()
     loaded: GraphFiles | None = None
     first_symbols: Symbols = NO_SYMBOLS
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.arguments import checked
+from kgverify.codes import Code
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.files.code_identity import (
     digest_code,
@@ -353,7 +354,7 @@ def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> Knowledg
         graph = replace(graph, files=(*files, *dictionaries))
         if key is not None:
             store(key, graph)
-    return replace(graph, warnings=(*source.warnings, *graph.warnings))
+    return replace(graph, warnings=(*map(Code.FILE_NOT_READ.mark, source.warnings), *graph.warnings))
 
 
 def _read_parts(read: list[_Read], reading: Reading) -> tuple[list[Part], Iterable[GraphFile]]:
@@ -398,7 +399,8 @@ def _combine(
     lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
     file = files.get("train", "") if lines else ""
     graph = KnowledgeGraph(**tables, name=name, rules=rules.rules, domains=domains, facts_file=file, fact_lines=lines)
-    warnings += [*rules.warnings, *find_doubts(graph, files, constants, strangers)]
+    warnings += map(Code.RULES_CHANGED.mark, rules.warnings)
+    warnings += find_doubts(graph, files, constants, strangers)
     return replace(graph, warnings=tuple(warnings))
 
 

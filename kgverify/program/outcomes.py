@@ -3,6 +3,8 @@
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from kgverify.codes import Code
+
 
 class GoalKind(IntEnum):
     """The kind of a goal: ordinary or terminal.
@@ -114,3 +116,8 @@ class DifferenceClass(StrEnum):
     UNSOUND = "unsound"
     MALFORMED = "malformed"
     UNCLASSIFIED = "unclassified"
+
+    @property
+    def code(self) -> Code:
+        """The stable code of the class."""
+        return Code[self.name]

@@ -4,6 +4,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from kgverify.codes import Coded
 from kgverify.comparison.exercise.exercise import Exercised
 from kgverify.comparison.result import (
     PROOF_CLASSES,
@@ -100,7 +101,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     first_cause: Divergence | None
     near_ties: tuple[NearTie, ...]
     level: Level | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Coded, ...]
     notes: tuple[str, ...]
     equality: tuple[FieldRule, ...]
     determinism: Determinism = Determinism()

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table as Grid
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, advise_minimum, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import SHORTEST
@@ -214,18 +215,21 @@ class EvaluationReport(
     num_confidences: int = 0
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[Coded, ...]:
         """The reasons why the check is inconclusive if it found no difference."""
         if self.check is None:
-            return (f"nothing was checked by {self.prover}; {advise_minimum()}",) if self.minimum else ()
+            text = f"nothing was checked by {self.prover}; {advise_minimum()}"
+            return (Code.NOTHING_COMPARED.mark(text),) if self.minimum else ()
         if self._follows_scores and not self.check.is_equal:
             reason = (
                 f"{self.engine.name} chooses by its own scores, and {self.prover} by those of the policy {self.policy}"
             )
             advice = "check it with --reference ENGINE, an engine with the same scores"
-            return (use_words(f"{reason}: other results are no evidence of a fault; {advice}"),)
+            text = use_words(f"{reason}: other results are no evidence of a fault; {advice}")
+            return (Code.OWN_SCORES.mark(text),)
         if self.check.num_near_ties and not self.check.num_equal:
-            return ("no checked candidate is equal: all differ from a choice between nearly equal scores on",)
+            text = "no checked candidate is equal: all differ from a choice between nearly equal scores on"
+            return (Code.AFTER_NEAR_TIES.mark(text),)
         actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
         return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
 

@@ -1,5 +1,6 @@
 """The report of a comparison, as `--json` writes it and `kgverify.verify` returns it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from kgverify.errors import UserError
 from kgverify.escaping import escape_json, escape_notebook
 from kgverify.files.writing import write_file
 from kgverify.report.content import ComparedTraces, ReportContent
+from kgverify.report.next_steps import NextStep
 
 
 class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="format", tag="kgverify report 1"):
@@ -121,15 +123,13 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
         return render_first_screen(self) + (escape_notebook("\n".join(["next", *calls])) if calls else "")
 
 
-def encode_report(report: msgspec.Struct) -> bytes:
-    """Encode a report as indented JSON with a final newline."""
-    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=2)) + b"\n"
+def encode_report(value: Any, steps: Sequence[NextStep] | None = None, indent: int | None = 2) -> bytes:
+    """Encode a report, or another result, as JSON with a final newline; on one line if `indent` is None.
 
-
-def report_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a report. Its descriptions are the docstrings, without their examples."""
-    schema = msgspec.json.schema(Report)
-    for definition in schema["$defs"].values():
-        if "description" in definition:
-            definition["description"] = definition["description"].split("\n\n    Example:")[0].rstrip()
-    return schema
+    steps: the steps that lead on, which become its member `next`; None for no such member
+    """
+    encoded = msgspec.json.encode(value)
+    if steps is not None:
+        encoded = encoded[:-1] + b',"next":' + msgspec.json.encode(steps) + b"}"
+    formatted = encoded if indent is None else msgspec.json.format(encoded, indent=indent)
+    return escape_json(formatted) + b"\n"

@@ -2,16 +2,19 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.result import Cause, Divergence
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
+from kgverify.report.next_steps import NextStep, read_source, show_cause, show_divergence
 from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.step_document import (
@@ -60,6 +63,27 @@ MOST_ITEMS: Final = 40
 _STYLES: Final = {Mark.AGREES: "green", Mark.DIFFERS: "bold red", Mark.FOLLOWS: "yellow", Mark.NOT_HELD: "dim"}
 _SIDES: Final = {"expected": "green", "actual": "red"}
 """The sides and their colours."""
+
+
+MOST_CAUSES: Final = 12
+"""The maximum number of other causes to which the steps of a divergence lead on."""
+
+
+class ShownDivergence(msgspec.Struct, frozen=True, kw_only=True):
+    """A divergence of a saved run: `kgverify show RUN_DIR --divergence N`.
+
+    number:     its number, from 1; total: the number of divergences of the run
+    cause:      its cause, with the engine's code of the stage; None if it has none
+    derivation: the step side by side, a `Derivation`; None for a difference that is in no step
+    stages:     the stages of the step on both sides, each a `StageLine`
+    """
+
+    number: int
+    total: int
+    divergence: Divergence
+    cause: Cause | None
+    derivation: dict[str, Any] | None
+    stages: list[dict[str, Any]]
 
 
 class Position(NamedTuple):
@@ -160,12 +184,31 @@ class Stepper:
                 self.position = Position(position.divergence, self.divergence.step)
         return ""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> "ShownDivergence":
         """Return the current divergence, the step side by side, and its stages, for JSON."""
-        document = _as_data(self.document())
-        return {"number": self.position.divergence + 1, "divergence": self.divergence} | {
-            name: document[name] for name in ("derivation", "stages")
-        }
+        report, divergence, (_, derivation, stages) = self.report, self.divergence, map(_as_data, self.document())
+        cause = report.causes[divergence.cause] if 0 <= divergence.cause < len(report.causes) else None
+        return ShownDivergence(
+            number=self.position.divergence + 1,
+            total=len(report.divergences),
+            divergence=divergence,
+            cause=cause,
+            derivation=derivation,
+            stages=stages,
+        )
+
+    def lead_on(self, folder: str | Path) -> list[NextStep]:
+        """Return the steps that lead on from the current divergence of the run saved in a folder."""
+        report, divergence = self.report, self.divergence
+        has_cause = 0 <= divergence.cause < len(report.causes)
+        actual = None if report.lockstep else self.reader.actual_candidate(divergence)
+        _, *shows = show_divergence(divergence, self.position.divergence + 1, actual, folder)
+        others = (show_cause(report, i, folder) for i in range(len(report.causes)) if i != divergence.cause)
+        return [
+            *(read_source(report.causes[divergence.cause]) if has_cause else ()),
+            *shows,
+            *islice(others, MOST_CAUSES),
+        ]
 
     def _jump(self, name: str, number: int | None) -> str:
         causes = self.report.causes

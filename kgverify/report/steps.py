@@ -1,7 +1,7 @@
 """A trace, a derivation or a single step with names, as data for `--json` and for the terminal."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NotRequired, TypedDict
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,9 +10,11 @@ from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of, use_words
 from kgverify.escaping import make_visible
+from kgverify.program.limits import DeclaredLimits
 from kgverify.report.render.screen import FittedTable, Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import RECORD_AGAIN, SEQUENCE, TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
@@ -23,6 +25,66 @@ MOST_CANDIDATES = 20
 MOST_RESOLVENTS = 40
 MOST_READ: Final = 16 << 20
 """The largest trace, in bytes of memory, that is read as a whole."""
+
+
+class ShownCandidate(TypedDict):
+    """A candidate of a trace. A value is None if the trace does not contain it."""
+
+    candidate: int
+    atom: str
+    query: int
+    side: str
+    outcome: str | None
+    is_limited: bool | None
+    log_probability: float | None
+    num_steps: int
+
+
+class ShownResolvent(TypedDict):
+    """A resolvent of a step: its goal, and the clause and the score, None if the trace does not contain them."""
+
+    goal: str
+    clause: str | None
+    score: float | None
+
+
+class ShownStep(TypedDict):
+    """A step of a trace. A value is None if the trace does not contain it; `stages` are the outputs of the stages."""
+
+    step: int
+    depth: int | None
+    goal: list[str]
+    resolvents: list[ShownResolvent]
+    dropped_atoms: int | None
+    dropped_resolvents: int | None
+    choice: int | None
+    outcome: str | None
+    stages: NotRequired[dict[str, list[str]]]
+
+
+class ShownDerivation(ShownCandidate):
+    """A candidate with its steps: `kgverify show TRACE --candidate N`."""
+
+    steps: list[ShownStep]
+
+
+class ShownCandidateStep(ShownCandidate, ShownStep):
+    """A step with its candidate, whose outcome it has: `kgverify show TRACE --candidate N --step N`."""
+
+
+class ShownTrace(TypedDict):
+    """The header, the sizes and the candidates of a trace: `kgverify show TRACE`."""
+
+    engine: EngineInfo
+    run: RunInfo
+    limits: DeclaredLimits
+    policy: PolicyInfo
+    is_complete: bool
+    num_candidates: int
+    num_steps: int
+    num_resolvents: int
+    root_digest: str
+    candidates: NotRequired[list[ShownCandidate]]
 
 
 class TraceView:
@@ -52,7 +114,7 @@ class TraceView:
         row = steps.first_step[candidate] + step
         return steps.read(row), stages.read(row)
 
-    def candidate(self, candidate: int) -> dict[str, Any]:
+    def candidate(self, candidate: int) -> ShownCandidate:
         """Return a candidate and its outcome."""
         if not 0 <= candidate < self.num_candidates:
             raise UserError(
@@ -78,7 +140,7 @@ class TraceView:
             "num_steps": int(c.num_steps[row]),
         }
 
-    def step(self, candidate: int, step: int) -> dict[str, Any]:
+    def step(self, candidate: int, step: int) -> ShownStep:
         """Return a step with names, and with the outputs of its stages if the trace contains them."""
         num_steps = self.candidate(candidate)["num_steps"]
         if not 0 <= step < num_steps:
@@ -105,7 +167,7 @@ class TraceView:
         def known(name: str, value: Any) -> Any:
             return value if name in self.trace.fields else None
 
-        return {
+        shown: ShownStep = {
             "step": step,
             "depth": known("steps.depth", view.depth),
             "goal": [self.names.atom(atom) for atom in view.goal],
@@ -121,14 +183,21 @@ class TraceView:
             "dropped_resolvents": known("steps.dropped_resolvents", view.dropped_resolvents),
             "choice": known("steps.choice", view.choice),
             "outcome": known("steps.outcome", outcome_name(view.outcome)),
-        } | ({"stages": stages} if stages else {})
+        }
+        if stages:
+            shown["stages"] = stages
+        return shown
 
-    def derivation(self, candidate: int) -> dict[str, Any]:
+    def candidate_step(self, candidate: int, step: int) -> ShownCandidateStep:
+        """Return a step with its candidate."""
+        return {**self.candidate(candidate), **self.step(candidate, step)}
+
+    def derivation(self, candidate: int) -> ShownDerivation:
         """Return a candidate with its steps."""
         found = self.candidate(candidate)
         return {**found, "steps": [self.step(candidate, step) for step in range(found["num_steps"])]}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> ShownTrace:
         """Return the header and the sizes."""
         header = self.trace.header
         num_steps, num_resolvents, root = self.sizes()
@@ -227,7 +296,7 @@ def _number(value: float | None) -> str:
     return "not recorded" if value is None else f"{value:.4f}"
 
 
-def render_derivation(c: Mapping[str, Any]) -> RenderableType:
+def render_derivation(c: ShownDerivation) -> RenderableType:
     """Render the goals of a candidate from its data, which includes its `steps`."""
     title = Text(f"candidate {c['candidate']}: {make_visible(c['atom'])}", style="bold")
     title.append(
@@ -244,7 +313,7 @@ def render_derivation(c: Mapping[str, Any]) -> RenderableType:
     return Group(title, _fit(("step", "goal", "resolvents", "chosen by"), rows))
 
 
-def render_step(s: Mapping[str, Any]) -> RenderableType:
+def render_step(s: ShownCandidateStep) -> RenderableType:
     """Render one step from its data and its candidate's: goal, resolvents with clauses and scores, choice, outcome."""
     title = Text(f"candidate {s['candidate']}: {make_visible(s['atom'])}   step {s['step']}", style="bold")
     goal = Text("goal  ", style="dim")
@@ -263,8 +332,8 @@ def render_step(s: Mapping[str, Any]) -> RenderableType:
     fitted = _fit(("", "score", "resolvent", "by"), rows, styles)
     more = len(s["resolvents"]) - MOST_RESOLVENTS
     rest = [Text(_describe_rest(more), style="dim")] if more > 0 else []
-    names = ("choice", "outcome", "dropped_atoms", "dropped_resolvents")
-    choice, outcome, *dropped = ("?" if s[name] is None else s[name] for name in names)
+    ends = s["choice"], s["outcome"], s["dropped_atoms"], s["dropped_resolvents"]
+    choice, outcome, *dropped = ("?" if each is None else each for each in ends)
     end = Text(f"chosen {choice}, then {outcome}; dropped {dropped[0]} by max_atoms, {dropped[1]} by max_resolvents")
     return Group(title, goal, fitted, *rest, end, *_render_stages(s.get("stages", {})))
 

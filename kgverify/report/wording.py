@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from kgverify.codes import Code
 from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
 from kgverify.comparison.modulo import MEANINGS
 from kgverify.comparison.result import (
     DIGEST,
-    NO_CANDIDATE,
     Attribution,
     Benign,
     Cause,
@@ -100,17 +100,17 @@ def describe_kind(divergence: Divergence) -> str:
 
 
 def describe_difference(divergence: Divergence) -> str:
-    """Describe a difference with the confidence in its class: `missing: 4 facts missing (confidence 90%)`."""
+    """Describe a difference with the confidence and its code: `missing: 4 facts missing (confidence 90%) [KG101]`."""
     is_classified = divergence.kind is not DifferenceClass.UNCLASSIFIED or divergence.evidence
-    return describe_kind(divergence) + (f" (confidence {divergence.confidence:.0%})" if is_classified else "")
+    confidence = f" (confidence {divergence.confidence:.0%})" if is_classified else ""
+    return divergence.kind.code.mark(describe_kind(divergence) + confidence)
 
 
 def describe_divergence(divergence: Divergence) -> str:
-    """Describe it: `match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
+    """Describe it: `match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing [KG101]`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""
-    return make_visible(
-        f"{divergence.stage}{where} of {clip(divergence.atom)}{describe_place(divergence)}: {clip(describe_kind(divergence))}"
-    )
+    what = divergence.kind.code.mark(clip(describe_kind(divergence)))
+    return make_visible(f"{divergence.stage}{where} of {clip(divergence.atom)}{describe_place(divergence)}: {what}")
 
 
 def number_of_first(report: ReportContent) -> int:
@@ -192,8 +192,9 @@ def describe_self_test(report: ReportContent) -> str:
 
 
 def describe_benign(benign: Benign) -> str:
-    """Describe the benign differences of one kind: `names of variables: 278 steps of 22 candidates`."""
-    return f"{MEANINGS[benign.kind]}: {count_of(benign.num_steps, 'step')} of {count_of(benign.num_candidates, 'candidate')}"
+    """Describe the benign differences of one kind: `names of variables: 278 steps of 22 candidates [KG302]`."""
+    sizes = f"{count_of(benign.num_steps, 'step')} of {count_of(benign.num_candidates, 'candidate')}"
+    return Code[benign.kind.upper()].mark(f"{MEANINGS[benign.kind]}: {sizes}")
 
 
 def describe_run(report: ReportContent) -> str:
@@ -401,20 +402,6 @@ def metric_lines(report: ReportContent) -> list[str]:
         )
         for metric, cells in metric_rows(report, lacking="-")
     ]
-
-
-def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:
-    """Return the commands that show a divergence, to be run in the folder of the run.
-
-    number: the number of the divergence in the report, from 1
-    """
-    step = f" --step {divergence.step}" if divergence.step >= 0 else ""
-    commands = [f"kgverify show . --divergence {number}"]
-    if divergence.expected != NO_CANDIDATE and divergence.candidate >= 0:
-        commands.append(f"kgverify show expected.h5 --candidate {divergence.candidate}{step}")
-    if actual_candidate is not None:
-        commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")
-    return (*commands, f"kgverify shrink . --divergence {number} --python")
 
 
 def describe_finding(divergence: Divergence) -> str:

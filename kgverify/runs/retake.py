@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine, positions_of, take_positions
@@ -130,10 +131,11 @@ def _as_trace(
     )
 
 
-def describe_left(num: int) -> str:
+def describe_left(num: int) -> Coded:
     """Explain why steps from which no engine can start leave a comparison undecided."""
     verbs = ("starts", "was") if num == 1 else ("start", "were")
-    return f"{count_of(num, 'recorded step')} {verbs[0]} from a goal with a hole or without atoms, and {verbs[1]} not judged"
+    where = "from a goal with a hole or without atoms"
+    return Code.STEPS_LEFT.mark(f"{count_of(num, 'recorded step')} {verbs[0]} {where}, and {verbs[1]} not judged")
 
 
 def _known(limits: DeclaredLimits) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from kgverify.codes import Code
 from kgverify.comparison.classify import Finding, group_causes
 from kgverify.comparison.comparable import MemorySource, Rebuilds
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
@@ -87,12 +88,12 @@ def compare_metrics(
         evidence = _describe_rules(known, list(compared), fitting)
         notes += [*placed.notes, evidence, _BY_CHANCE]
         notes += [f"they are: {' / '.join(fitting)}"] * (len(fitting) > MOST_NAMED)
-    reasons = [] if compared else ["no metric is known on both sides"]
+    reasons = [] if compared else [Code.NOTHING_COMPARED.mark("no metric is known on both sides")]
     if expected == actual:
-        reasons.append("a file was compared with itself")
+        reasons.append(Code.SAME_RECORDING.mark("a file was compared with itself"))
     if not differing and known is not None and len(fitting) == len(known.rules) > 1 and equality.required:
         num = f"each of the {len(fitting):,} known rules of ranking that differ here"
-        reasons.append(f"{num} gives these metrics; {advise_minimum()}")
+        reasons.append(Code.TOO_LITTLE_EXERCISED.mark(f"{num} gives these metrics; {advise_minimum()}"))
     finding = Finding(DifferenceClass.RANK, evidence, 1.0)
     listed = tuple(_differ(given.index(each), each, *compared[each][1:]) for each in differing if not reasons)
     divergences, causes = group_causes(listed, (finding,) * len(listed))

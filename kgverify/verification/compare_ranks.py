@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code
 from kgverify.comparison.classify import Finding, group_causes
 from kgverify.comparison.comparable import MemorySource, Rebuilds
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
@@ -194,11 +195,12 @@ def _judge(found: Placed, equality: Equality, graph: KnowledgeGraph | None) -> R
         equality=(FieldRule("rankings", "the mean of both bounds"),),
     )
     comparison = compare_rankings(comparison, expected, actual, tolerance=0.0)
-    reasons = [] if gaps else ["no query and side has a rank on both sides"]
+    reasons = [] if gaps else [Code.NOTHING_COMPARED.mark("no query and side has a rank on both sides")]
     if comparison.verdict is Verdict.AGREE and expected.source == actual.source:
-        reasons.append("a file was compared with itself")
+        reasons.append(Code.SAME_RECORDING.mark("a file was compared with itself"))
     if comparison.verdict is Verdict.AGREE and equality.required and max(own.max(initial=1) for own in means) == 1:
-        reasons.append(f"every rank is 1, which any rule of ranking gives; {advise_minimum()}")
+        text = f"every rank is 1, which any rule of ranking gives; {advise_minimum()}"
+        reasons.append(Code.TOO_LITTLE_EXERCISED.mark(text))
     if reasons:
         comparison = msgspec.structs.replace(
             comparison, verdict=Verdict.INCONCLUSIVE, divergences=(), reasons=tuple(reasons)

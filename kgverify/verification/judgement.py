@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code
 from kgverify.comparison.comparable import StepSource, searches
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equality import Equality
@@ -170,7 +171,8 @@ def judge_search(comparison: Comparison, recorded: StepSource, compared: StepSou
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     if comparison.verdict is not Verdict.AGREE or not num_open or (found == Outcome.PROVED).any():
         return comparison
-    reasons = (*comparison.reasons, f"{name} found no proof before its budget of work ended")
+    ended = Code.SEARCH_ENDED.mark(f"{name} found no proof before its budget of work ended")
+    reasons = (*comparison.reasons, ended)
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
 
 

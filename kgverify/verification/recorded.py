@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.comparable import Rebuilds, StepSource
 from kgverify.comparison.compare import KEPT, Comparer, Options
@@ -215,7 +216,7 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
     """Make near-ties without divergences inconclusive: the steps after a near-tie need an engine to be compared."""
     if not comparison.near_ties or comparison.verdict is not Verdict.AGREE:
         return comparison
-    reason = (
+    reason = Code.AFTER_NEAR_TIES.mark(
         f"{len(comparison.near_ties)} candidates differ from a near-tie on, and recorded steps after one cannot be compared:"
         " compare the engines themselves"
     )

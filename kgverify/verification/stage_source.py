@@ -21,7 +21,7 @@ def find_source(pipeline: Pipeline, stage: str) -> SourceCode | None:
     function = _find_function(pipeline, stage)
     found = locate_code(function) if function is not None else None
     name = getattr(getattr(function, "func", function), "__qualname__", "")
-    return SourceCode(found.file, found.line, name, found.text) if found is not None else None
+    return SourceCode(found.file, found.line, name, found.text, found.last_line) if found is not None else None
 
 
 def _find_function(pipeline: Pipeline, stage: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import MemorySource, StepSource, has_steps, searches
 from kgverify.comparison.compare import Comparer, Options
@@ -56,8 +57,8 @@ class Repetition(NamedTuple):
     """
 
     determinism: Determinism
-    reasons: tuple[str, ...]
-    by_batch: tuple[str, ...]
+    reasons: tuple[Coded, ...]
+    by_batch: tuple[Coded, ...]
 
 
 def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> EngineRun:
@@ -80,8 +81,8 @@ def judge_repetition(run: Run, sides: tuple[EngineRun, EngineRun], options: Opti
     (expected, expected_within, _), (actual, actual_within, _) = found
     return Repetition(
         Determinism(expected, actual, expected_within, actual_within, *nums),
-        tuple(reason for is_same, _, reason in found if reason and not is_same),
-        tuple(reason for is_same, _, reason in found if reason and is_same),
+        tuple(Code.NOT_DETERMINISTIC.mark(reason) for is_same, _, reason in found if reason and not is_same),
+        tuple(Code.DEPENDS_ON_BATCH.mark(reason) for is_same, _, reason in found if reason and is_same),
     )
 
 

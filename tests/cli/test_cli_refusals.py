@@ -92,7 +92,6 @@ REFUSED = [
     ("show broken", "broken/report.json", ""),
     ("show run --divergence 0", "--divergence", "expected a divergence from 1 to 5, found 0"),
     ("show run --candidate 0", "run", "expected.h5"),
-    ("show run --json -", "--json", "--divergence N"),
     ("show agrees", "agrees", "no divergences to step through: AGREE"),
     ("shrink none", "none/report.json", "--save"),
     ("shrink run --divergence 99999", "--divergence", "there is no divergence 99999"),

@@ -210,7 +210,7 @@ def test_programs_of_unknown_hash_are_compared_by_their_facts_and_rules():
     other = with_element(replace(trace, facts=facts), "candidates.outcome", 0, lambda outcome: 3 - outcome)
     for actual, has_note in ((other, False), (replace(other, rules=None), True)):
         notes = judge(trace, actual).notes
-        assert "the programs differ in 2 facts" in notes
+        assert "the programs differ in 2 facts [KG206]" in notes
         assert any("the program" in each for each in notes if each.startswith("not compared")) is has_note
     assert_withheld(trace, replace(trace, rules=trace.rules[:-1]), "rules that the traces hold are not the same")
     backwards = renumbered(trace)

@@ -235,7 +235,7 @@ def test_rules_that_cannot_be_used_are_left_out_on_request_counted_and_listed(te
     assert "skip_rules=true" in refuse(files).fix
     graph = read(files, skip_rules=True)
     assert [(rule.clause_head.predicate, rule.body[0].predicate) for rule in graph.rules] == [("h", "h"), ("h", "b")]
-    assert "rules: --graph skip_rules=true left out 1 rule, and kept 2" in graph.choices
+    assert "rules: --graph skip_rules=true left out 1 rule, and kept 2 [KG413]" in graph.choices
     assert any(re.match(r"rules:[23]: left out", warning) for warning in graph.warnings)
 
 
@@ -288,7 +288,7 @@ def test_of_many_warnings_about_rules_the_first_are_listed() -> None:
     rules = "".join(f"b(X,Y), z{i}(X,Y) -> b(X,Y)\n" for i in range(30))
     *listed, last = read({"train.txt": "a\tb\tc\n", "rules.txt": rules}).warnings
     assert len(listed) == 20
-    assert last == "rules.txt: the same of 10 more predicates"
+    assert last == "rules.txt: the same of 10 more predicates [KG405]"
 
 
 # Names of many kinds, as each tool writes them.

@@ -208,7 +208,7 @@ def test_too_little_is_inconclusive(tmp_path: Path):
     assert compare_texts(tmp_path, one, one).reasons[0].startswith("every rank is 1, which any rule of ranking gives")
     assert compare_texts(tmp_path, one, one, equality=kv.Equality(minimum={})).verdict is kv.Verdict.AGREE
     assert compare_texts(tmp_path, one, f"{NAMES}a,p,b,tail,4\n").reasons == (
-        "no query and side has a rank on both sides",
+        "no query and side has a rank on both sides [KG201]",
     )
 
 

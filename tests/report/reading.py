@@ -26,6 +26,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kgverify.codes import Code
+
 _TOKEN: Final = re.compile(
     r"\{(?P<path>[^}~:|=*]*)(?:~(?P<words>\w+))?(?P<is_long>\*)?(?::(?P<format>[^}|=]+))?(?:\|(?P<joint>[^}=]*))?(?:=(?P<value>[^}]*))?\}"
     r"|<(?P<name>\w+)(?P<is_number>#?)>|(?P<plural>\(s\))|(?P<mark>[\[\]¦])|@(?P<part>\w+)(?:\((?P<of>[^)]*)\))?"
@@ -168,6 +170,9 @@ WORDS: Final[Mapping[str, Words]] = {
     "items": Words(lambda items: ", ".join(f"{name} {value}" for name, value in items.items()), ("",)),
     "engine": Words(_engine, ("name", "mode", "device", "precision", "faults")),
     "kind": Words(_kind, ("kind", "evidence")),
+    "code": Words(lambda each: f"[{Code[each['kind'].upper()]}]", ("kind",)),
+    "code_of_near_ties": Words(lambda _: f"[{Code.NEAR_TIE}]"),
+    "code_of_too_little": Words(lambda _: f"[{Code.TOO_LITTLE_EXERCISED}]"),
     "finding": Words(_finding, lambda each: [name for name, _ in _FINDINGS if each[name]][:1]),
     "step": Words(
         lambda each: f"candidate {each['candidate']}" + f", step {each['step']}" * (each["step"] >= 0),
@@ -365,6 +370,7 @@ class _Phrase:
         words, joint = token["words"] or "", ", " if token["joint"] is None else token["joint"]
         self.values[key] = _Value(token["path"], words, token["format"] or "", joint, token["value"])
         pattern = _NUMBER if token["format"] else ".*" if token["is_long"] else ".*?"
+        pattern = r"\[KG\d+\]" if words == "code" or words.startswith("code_of") else pattern
         pattern = "" if token["value"] is not None else pattern
         return f"(?P<{key}>{pattern})"
 

@@ -1,6 +1,5 @@
 """`kgverify diff`: compare two engines, two recorded traces, or files of ranks."""
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -12,13 +11,15 @@ from kgverify.api.verify import verify_job
 from kgverify.cli import options
 from kgverify.cli.command_line import warnings_afterwards
 from kgverify.cli.output import is_typed
-from kgverify.cli.progress import make_result_console, show_phase, show_work, typed_command, write_json
+from kgverify.cli.progress import make_result_console, show_phase, show_work, type_again, typed_command, write_json
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
 from kgverify.ranking.rank_file import holds_text
+from kgverify.report.next_steps import NextStep, name_commands, read_first_source, show_run
 from kgverify.report.render.terminal import print_report
+from kgverify.report.report import Report
 from kgverify.runs.job import Reference
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
@@ -79,13 +80,13 @@ def diff(
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
+    steps = _lead_on(report, save, has_lockstep=expected is None and not equality.lockstep)
     if save is not None and report.verdict is Verdict.DIVERGE and report.job is not None:
         engines = (sides.engines.engine, sides.engines.reference or "")
-        words = ["kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines)]
-        next_commands[shlex.join(words)] = "a minimal example as code that runs alone"
-    print_report(report, make_result_console(), next_commands=next_commands)
-    write_json(report)
+        words = ("kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines))
+        steps.append(NextStep(does="a minimal example as code that runs alone", command=words))
+    print_report(report, make_result_console(), next_commands=name_commands(steps))
+    write_json(report, steps)
     return EXIT_CODES[report.verdict]
 
 
@@ -120,11 +121,10 @@ def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
         yield advance_bytes
 
 
-def _next_commands(save: Path | None, *, has_lockstep: bool) -> dict[str, str]:
-    """Return the commands that show more, with their purposes: the same one with other options, or `kgverify show`."""
-    stepping = (
-        {typed_command("--save", "run"): "then step through it: kgverify show run"}
-        if save is None
-        else {shlex.join(["kgverify", "show", str(save)]): "step through it"}
-    )
-    return stepping | ({typed_command("--lockstep"): "every independent fault"} if has_lockstep else {})
+def _lead_on(report: Report, save: Path | None, *, has_lockstep: bool) -> list[NextStep]:
+    """Return the steps that show more: code to read, the same command with other options, or `kgverify show`."""
+    if not report.divergences:
+        return []
+    saving = type_again("then step through it: kgverify show run", "--save", "run")
+    steps = [*read_first_source(report), saving if save is None else show_run(save)]
+    return [*steps, *[type_again("every independent fault", "--lockstep")] * has_lockstep]

@@ -41,6 +41,7 @@ from kgverify.evaluation.proving import ProcessGroup, join_process_group
 from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import TABLES, list_evaluation, print_evaluation
+from kgverify.report.next_steps import NextStep
 from kgverify.report.render.terminal import describe_settings
 from kgverify.report.tables import check_format, write_table
 
@@ -105,7 +106,8 @@ def evaluate(
     report = found.report
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console()
-    print_evaluation(report, console, _diff_command(first + 1))
+    step = _show_step(first + 1)
+    print_evaluation(report, console, step.text)
     print_lines(console, *[f"note: {note}" for note in found.notes])
     print_lines(console, f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}", style="dim")
     if isinstance(found.engine, ExplainedEngine):
@@ -115,7 +117,7 @@ def evaluate(
     if earlier is not None:
         console.print()
         compare_evaluations(earlier, report).print(console)
-    write_json(report)
+    write_json(report, [step] * bool(report.check and report.check.differences))
     return EXIT_CODES[report.verdict]
 
 
@@ -155,8 +157,8 @@ def _explain_unfinished(
     return KeyboardInterrupt()
 
 
-def _diff_command(num_queries: int) -> str:
-    """Return a `kgverify diff` command with the same options, for the first queries alone."""
+def _show_step(num_queries: int) -> NextStep:
+    """Return the step of a `kgverify diff` command with the same options, for the first queries alone."""
     own = {
         "--save",
         "--json",
@@ -174,4 +176,5 @@ def _diff_command(num_queries: int) -> str:
     words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]
-    return shlex.join(["kgverify", "diff", "--queries", str(num_queries), *words])
+    words = ["kgverify", "diff", "--queries", str(num_queries), *words]
+    return NextStep(does="shows the step and the stage", command=tuple(words))

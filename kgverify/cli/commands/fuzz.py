@@ -19,7 +19,7 @@ from kgverify.cli.progress import (
     make_result_console,
     print_lines,
     print_note,
-    replay_command,
+    replay_again,
     show_phase,
     typed_command,
     write_json,
@@ -103,12 +103,13 @@ def fuzz(
     except KeyboardInterrupt:
         _print_how_to_resume("finished work is saved, work in progress is lost")
         raise
+    replay = partial(replay_again, engine=sides.engines.engine, reference=sides.engines.reference)
     console = make_result_console()
     print_lines(
         console,
-        *describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
+        *describe_campaign(result, lambda file: replay(file).text),
     )
-    write_json(result)
+    write_json(result, [replay(each.file) for each in result.new if each.file])
     if result.is_interrupted:
         _print_how_to_resume("the problems tried are saved")
         raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from cyclopts import Parameter
 
@@ -12,10 +12,25 @@ from kgverify.cli.output import is_typed
 from kgverify.cli.progress import make_result_console, print_lines, print_note, show_phase, typed_command, write_json
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
+from kgverify.report.next_steps import NextStep
 from kgverify.report.render.terminal import describe_settings
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.manifest import count_safe, partial_of
 from kgverify.verification.record import RecordingOptions
+
+
+class Recorded(TypedDict):
+    """A recorded trace: `kgverify record`.
+
+    num_resumed: the candidates that an earlier, interrupted recording had proved
+    accepted:    the changes of code that the user accepted when it was resumed
+    """
+
+    path: str
+    num_candidates: int
+    num_steps: int
+    num_resumed: int
+    accepted: tuple[str, ...]
 
 
 def record(
@@ -65,14 +80,15 @@ def record(
     )
     for change in written.accepted:
         print_note(f"resumed although code changed, as accepted: {change}")
-    data = {
+    data: Recorded = {
         "path": str(written.path),
         "num_candidates": written.num_candidates,
         "num_steps": written.num_steps,
         "num_resumed": written.num_resumed,
         "accepted": written.accepted,
     }
-    write_json(data, indent=None)
+    show = NextStep(does="show it in names", command=("kgverify", "show", str(written.path)))
+    write_json(data, [show], indent=None)
     return None
 
 

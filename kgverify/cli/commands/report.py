@@ -1,7 +1,6 @@
 """`kgverify report`: render a saved run; needs no engine."""
 
 import os
-import shlex
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from cyclopts import Parameter
 from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, write_github, write_result
 from kgverify.errors import UserError
+from kgverify.report.next_steps import name_commands, show_run
 from kgverify.report.render.formats import FORMATS
 from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.index import render_index, summarize_run
@@ -79,8 +79,7 @@ def report(
         annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine or ""))
         write_github(annotations, partial(render_markdown, run.report), to_error=bool(num_to_output))
     elif not paths and svg is None:
-        next_commands = {shlex.join(["kgverify", "show", str(folder)]): "step through it"}
-        print_report(run.report, console, expected=run.expected, next_commands=next_commands)
+        print_report(run.report, console, expected=run.expected, next_commands=name_commands([show_run(folder)]))
 
 
 def _summarize(folder: Path, beside: Path | None) -> Values:

@@ -16,7 +16,8 @@ from kgverify.cli.progress import (
     make_error_console,
     make_result_console,
     print_lines,
-    replay_command,
+    replay_again,
+    write_json,
     write_result,
 )
 from kgverify.engines.table import COMPILED, make_entry
@@ -107,10 +108,12 @@ def shrink(
     )
     console = make_result_console(is_beside_file=code.python)
     print_lines(console, *str(shrunk).split("\n"), "")
+    steps = []
     for path, what in zip(shrunk.save_pair(output), ("both sides differ", "both sides agree"), strict=False):
-        again = replay_command(path, engines.engine, engines.reference, trust=engines.trust)
-        print_lines(console, f"written: {path}, where {what}   run it again: {again}")
+        steps.append(replay_again(path, engines.engine, engines.reference, trust=engines.trust))
+        print_lines(console, f"written: {path}, where {what}   {steps[-1].does}: {steps[-1].text}")
     code.emit(console, shrunk.reproducer)
+    write_json(shrunk.data(), steps)
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

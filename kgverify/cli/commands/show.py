@@ -10,9 +10,19 @@ from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
-from kgverify.report.render.terminal import explain_causes
+from kgverify.report.next_steps import NextStep, read_source, shrink_cause
+from kgverify.report.render.terminal import ShownCauses, choose_causes, explain_causes
 from kgverify.report.stepper import Stepper, render_position
-from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
+from kgverify.report.steps import (
+    ShownCandidateStep,
+    ShownDerivation,
+    ShownTrace,
+    TraceView,
+    render_derivation,
+    render_step,
+    render_trace,
+    view_trace,
+)
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.save import REPORT, finish_saving, read_run, read_saved_report
@@ -42,7 +52,11 @@ def show(
             --divergence, only the cause of that one.
     """
     if explain:
-        print_lines(make_result_console(), *explain_causes(read_saved_report(path), divergence, path))
+        report = read_saved_report(path)
+        print_lines(make_result_console(), *explain_causes(report, divergence, path))
+        numbers = choose_causes(report, divergence)
+        steps = [each for i in numbers for each in (*read_source(report.causes[i]), shrink_cause(report, i, path))]
+        write_json(ShownCauses(tuple(report.causes[i] for i in numbers)), steps)
         return
     if path.is_dir():
         finish_saving(path)
@@ -59,17 +73,24 @@ def show(
         raise UserError("a trace has no divergences", where="--divergence", fix="give the folder of a saved run")
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
-    view, data = open_view(path), {}
+    view = open_view(path)
+    data: ShownTrace | ShownDerivation | ShownCandidateStep | None = None
+    show_more = ("kgverify", "show", str(path), "--candidate")
     if candidate is None:
         if settings.json_path is not None:
-            data = view.summary() | {"candidates": [view.candidate(i) for i in range(view.num_candidates)]}
+            data = {**view.summary(), "candidates": [view.candidate(i) for i in range(view.num_candidates)]}
         rendered = render_trace(view)
+        num, steps = view.num_candidates, [NextStep(does="show the first candidate", command=(*show_more, "0"))]
     elif step is None:
         rendered = render_derivation(data := view.derivation(candidate))
+        num, more = data["num_steps"], (*show_more, str(candidate), "--step", "0")
+        steps = [NextStep(does="show its first step", command=more)]
     else:
-        rendered = render_step(data := view.candidate(candidate) | view.step(candidate, step))
+        rendered = render_step(data := view.candidate_step(candidate, step))
+        num, more = data["num_steps"] - step - 1, (*show_more, str(candidate), "--step", str(step + 1))
+        steps = [NextStep(does="show the next step", command=more)]
     make_result_console().print(rendered)
-    write_json(data)
+    write_json(data, steps if num else [])
 
 
 def open_view(path: Path) -> TraceView:
@@ -85,9 +106,7 @@ def _show_run(folder: Path, candidate: int | None, step: int | None, divergence:
             fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
     if settings.json_path is not None and divergence is None:
-        raise UserError(
-            "needs a divergence", where="--json", fix=f"give --divergence N as well; {folder / REPORT} has them all"
-        )
+        divergence = 1
     run = read_run(folder)
     stepper = Stepper(run.report, run.expected, run.actual, run.stepped)
     console = make_result_console()
@@ -96,4 +115,4 @@ def _show_run(folder: Path, candidate: int | None, step: int | None, divergence:
         return
     stepper.go_to(divergence)
     console.print(render_position(stepper))
-    write_json(stepper.data())
+    write_json(stepper.data(), stepper.lead_on(folder))

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from kgverify.codes import Code, Coded
 from kgverify.errors import UserError, suggest
 from kgverify.program.outcomes import Outcome
 
@@ -169,7 +170,7 @@ def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
 
 def explain_missing(
     sides: Mapping[str, Exercise], minimum: Minimum, hidden: Mapping[str, list[str]] = MappingProxyType({})
-) -> tuple[str, ...]:
+) -> tuple[Coded, ...]:
     """Explain in one sentence why the exercise of some sides, by role, is below the minimum; return nothing if it is not.
 
     hidden: for each item, the sides that do not show it and were not compared in columns that would show it. For other
@@ -189,7 +190,8 @@ def explain_missing(
         found = "unknown" if number is None else f"{number:,}"
         parts.append(f"{found} {ITEMS[name]}, {minimum[name]:,} required{who}")
     rest = {name: number for name, number in minimum.items() if name not in {name for name, _ in roles}}
-    return (f"too little was exercised: {'; '.join(parts)}; {advise_minimum(rest)}",)
+    text = f"too little was exercised: {'; '.join(parts)}; {advise_minimum(rest)}"
+    return (Code.TOO_LITTLE_EXERCISED.mark(text),)
 
 
 def advise_minimum(minimum: Minimum = NO_MINIMUM) -> str:

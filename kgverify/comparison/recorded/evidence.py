@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.align import ROWS, SourceCandidates
 from kgverify.comparison.comparable import VERIFIED_STEPS, MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer
@@ -77,20 +78,21 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer, *, is_retaken
     )
 
 
-def _find_same_recording(recorded: tuple[StepSource, StepSource]) -> list[str]:
+def _find_same_recording(recorded: tuple[StepSource, StepSource]) -> list[Coded]:
     left, right = (source.trace for source in recorded)
-    same = "the same recording twice: "
+    same = "the same recording twice"
     if left is right:
-        return [f"{same}a trace was compared with itself"]
+        return [Code.SAME_RECORDING.mark(f"{same}: a trace was compared with itself")]
     headers = left.header, right.header
     if headers[0].recording and all(
         getattr(headers[0], name) == getattr(headers[1], name) for name in ("recording", "engine")
     ):
-        return [f"{same}both traces are copies of recording {headers[0].recording}"]
+        return [Code.SAME_RECORDING.mark(f"{same}: both traces are copies of recording {headers[0].recording}")]
     if not isinstance(left, TraceFile) or not isinstance(right, TraceFile):
         return []
     if left.path.samefile(right.path):
-        return [f"{same}both paths lead to one {'folder' if left.path.is_dir() else 'file'}"]
+        where = "folder" if left.path.is_dir() else "file"
+        return [Code.SAME_RECORDING.mark(f"{same}: both paths lead to one {where}")]
     return []
 
 
@@ -115,21 +117,22 @@ def _is_copy(left: TraceFile, right: TraceFile) -> bool:
     return sizes[0] == sizes[1] and sums[0] == sums[1]
 
 
-def _judge_programs(comparer: Comparer) -> list[str]:
+def _judge_programs(comparer: Comparer) -> list[Coded]:
     """Compare the facts and rules themselves: the hash of the program may be unknown, and is not verified without rules."""
     expected, actual = comparer.programs
     reasons = []
     if expected.facts is not None and actual.facts is not None and not has_same_bytes(expected.facts, actual.facts):
         facts = [set(map(tuple, trace.facts.tolist())) for trace in (expected, actual) if trace.facts is not None]
         if others := len(facts[0] ^ facts[1]):
-            reasons.append(f"the programs differ in {count_of(others, 'fact')}")
+            reasons.append(Code.OTHER_PROGRAM.mark(f"the programs differ in {count_of(others, 'fact')}"))
     has_rules = expected.rules is not None and actual.rules is not None
     if has_rules and expected.rules != actual.rules:
-        reasons.append("the programs differ: the rules that the traces hold are not the same")
+        text = "the programs differ: the rules that the traces hold are not the same"
+        reasons.append(Code.OTHER_PROGRAM.mark(text))
     return reasons
 
 
-def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str], list[str]]:
+def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[Coded], list[str]]:
     """Return the contradictions inside the traces of some roles, and a note about each trace that was only sampled."""
     reasons, notes = [], []
     for role in roles:
@@ -152,7 +155,7 @@ def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str],
         texts = found.describe()
         if source.rankings is not None and not source.faults and source.shell().is_complete:
             texts += describe_rankings(source.rankings, SourceCandidates(source, None).blocks())
-        reasons += [f"the {role} trace contradicts itself: {text}" for text in texts]
+        reasons += [Code.CONTRADICTION.mark(f"the {role} trace contradicts itself: {text}") for text in texts]
     return reasons, notes
 
 
@@ -185,7 +188,7 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
     return found
 
 
-def _judge_score_errors(comparer: Comparer) -> list[str]:
+def _judge_score_errors(comparer: Comparer) -> list[Coded]:
     """Return reasons why the arithmetic does not justify the tolerance of scores, unless the user accepts an error."""
     if comparer.accepted is not None or "resolvents.score" in comparer.not_compared:
         return []
@@ -207,7 +210,7 @@ def _judge_score_errors(comparer: Comparer) -> list[str]:
                 f"the {role} engine declares a score error of {engine.score_error:.3g} nats, which its arithmetic does not"
                 f" explain: the judge's bound for precision {engine.precision} is {bound:.3g}"
             )
-    return reasons
+    return [*map(Code.SCORE_ERROR.mark, reasons)]
 
 
 def _largest_score(source: StepSource) -> float:
@@ -219,7 +222,7 @@ def _largest_score(source: StepSource) -> float:
     return largest
 
 
-def _judge_repeated(comparer: Comparer) -> tuple[list[str], list[str]]:
+def _judge_repeated(comparer: Comparer) -> tuple[list[Coded], list[str]]:
     """Return a reason if most candidates repeat another one, including its first step, and a note if some do."""
     source = comparer.sources[0]
     num, repeated = 0, 0
@@ -230,7 +233,7 @@ def _judge_repeated(comparer: Comparer) -> tuple[list[str], list[str]]:
     if not repeated:
         return [], []
     text = f"{repeated:,} of {num:,} candidates are further recordings of others among them"
-    return ([text], []) if 2 * repeated >= num else ([], [text])
+    return ([Code.REPEATED_CANDIDATES.mark(text)], []) if 2 * repeated >= num else ([], [text])
 
 
 def _rows_to_search(source: StepSource) -> Iterator[NDArray[np.int64]]:
@@ -253,7 +256,7 @@ def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
     return first
 
 
-def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
+def _judge_stages(comparer: Comparer) -> tuple[list[Coded], list[str]]:
     """Compare the recorded stage outputs of steps that agree; note if only one trace has them."""
     is_deep = [
         source.header.level == TraceLevel.DEEP
@@ -283,7 +286,7 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     reasons, notes = _explain_untold(told, left_out)
     if num:
         reasons = [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})", *reasons]
-    return reasons, notes
+    return [*map(Code.STAGE_OUTPUTS.mark, reasons)], notes
 
 
 def _compare_stages(traces: tuple[Trace, Trace], comparer: Comparer) -> Iterator[tuple[int, int, Stage]]:

@@ -14,6 +14,7 @@ from kgverify.escaping import (
 )
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
+from kgverify.report.next_steps import show_first
 from kgverify.report.render.template import render_template
 
 MOST_ERRORS: Final = 10
@@ -33,9 +34,7 @@ def render_markdown(report: ReportContent) -> str:
         report=report,
         metrics=tuple(wording.metric_rows(report, lacking="-")),
         shares=wording.shares_of(report),
-        commands=wording.show_commands(report.first_cause, wording.number_of_first(report), None)
-        if report.first_cause
-        else (),
+        commands=[each.text for each in show_first(report)],
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
         most_of_condition=wording.MOST_OF_CONDITION,

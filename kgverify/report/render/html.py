@@ -17,6 +17,7 @@ from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
+from kgverify.report.next_steps import show_divergence
 from kgverify.report.render.first_screen import read_first_screen
 from kgverify.report.render.pictures import draw_pictures
 from kgverify.report.render.template import Values, read_packed, render_template
@@ -136,7 +137,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
         "rows": rows,
         "marks": MARKS,
         "sources": wording.list_sources(report),
-        "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
+        "commands": rows[0]["detail"]["commands"] if rows else ["kgverify show expected.h5"],
         "viewer": build_viewer(report, reader) if report.divergences else None,
     }
 
@@ -330,6 +331,6 @@ def _describe_first(report: ReportContent, reader: DerivationReader, row: Values
         "derivation": derivation,
         "members": others[:MOST_MEMBERS],
         "num_more": max(0, len(others) - MOST_MEMBERS),
-        "commands": wording.show_commands(first, row["number"], actual_candidate),
+        "commands": [each.text for each in show_divergence(first, row["number"], actual_candidate)],
         "size": len(msgspec.json.encode(shown)) + DETAIL_MARKUP,
     }

@@ -6,9 +6,11 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from kgverify.codes import SECTIONS
 from kgverify.comparison.modulo import describe_modulo
+from kgverify.escaping import make_visible
 from kgverify.report import wording
 
 Values = dict[str, Any]
@@ -28,6 +30,11 @@ def read_template(name: str) -> str:
 def read_packed(*names: str) -> Markup:
     """Return the text of files beside the templates, one after the other, without indentation and without comments."""
     return Markup(re.sub(r"(?m)^\s+|^\s*//.*\n", "", "\n".join(map(read_template, names))))
+
+
+def link_code(text: str) -> Markup:
+    """Return a text whose codes of findings are links to their sections of the docs."""
+    return Markup(re.sub(r"\[KG(\d{3})\]", rf'[<a href="{SECTIONS}kg\1">KG\1</a>]', str(escape(make_visible(text)))))
 
 
 def render_template(
@@ -50,5 +57,5 @@ def render_template(
         lstrip_blocks=True,
         finalize=lambda value: escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters.update({each.__name__: each for each in (*_PHRASES, *filters)})
+    environment.filters.update({each.__name__: each for each in (*_PHRASES, link_code, *filters)})
     return environment.get_template(name).render(**values)

@@ -1,15 +1,16 @@
 """The report as text for a terminal."""
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from kgverify.codes import Code
 from kgverify.comparison.modulo import describe_modulo
 from kgverify.comparison.result import Cause, Condition, Divergence, Experiment, Verdict
 from kgverify.comparison.step_view import Names, StepReader
@@ -17,6 +18,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
+from kgverify.report.next_steps import shrink_cause
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.step_document import StepBefore, read_before
 from kgverify.trace.model.trace import Trace
@@ -190,7 +192,7 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     lines.append(
         f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
         f" compared from the expected choice\n  first: candidate {first.candidate} {wording.clip(first.atom)}, step {first.step},"
-        f" gap {first.gap:.3g} <= {first.bound:.3g}",
+        f" gap {first.gap:.3g} <= {first.bound:.3g} [{Code.NEAR_TIE}]",
         style="default",
     )
     return lines
@@ -260,6 +262,28 @@ BAR: Final = 30
 """The length of the longest bar of a plot, in characters."""
 
 
+class ShownCauses(msgspec.Struct, frozen=True):
+    """The causes of a saved run, or that of one divergence: `kgverify show RUN_DIR --explain`."""
+
+    causes: tuple[Cause, ...]
+
+
+def choose_causes(report: ReportContent, divergence: int | None) -> list[int]:
+    """Return the indices of all causes, or only that of the cause of a divergence, counted from 1.
+
+    UserError for a divergence that the report does not have.
+    """
+    if divergence is None:
+        return [*range(len(report.causes))]
+    if not 1 <= divergence <= len(report.divergences):
+        raise UserError(
+            f"expected a divergence from 1 to {len(report.divergences):,}, found {divergence}",
+            where="divergence",
+            fix="choose one that the run has" if report.divergences else "choose a run that diverges",
+        )
+    return [cause for cause in (report.divergences[divergence - 1].cause,) if cause >= 0]
+
+
 def explain_causes(
     report: ReportContent, divergence: int | None = None, folder: str | Path = "RUN_DIR"
 ) -> Iterator[str]:
@@ -269,15 +293,7 @@ def explain_causes(
 
     UserError for a divergence that the report does not have.
     """
-    numbers: list[int] = list(range(len(report.causes)))
-    if divergence is not None:
-        if not 1 <= divergence <= len(report.divergences):
-            raise UserError(
-                f"expected a divergence from 1 to {len(report.divergences):,}, found {divergence}",
-                where="divergence",
-                fix="choose one that the run has" if report.divergences else "choose a run that diverges",
-            )
-        numbers = [cause for cause in (report.divergences[divergence - 1].cause,) if cause >= 0]
+    numbers = choose_causes(report, divergence)
     if not numbers:
         yield "no cause: nothing diverged, or its cause is unknown"
     for number in numbers:
@@ -287,9 +303,8 @@ def explain_causes(
         if source := wording.describe_source(report.causes[number]):
             yield f"  code: {source}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
-        first = str(report.causes[number].first + 1)
-        command = shlex.join(("kgverify", "shrink", str(folder), "--divergence", first))
-        yield f"  first divergence: {first}; {command} writes a minimal problem of it, and one like it on which both sides agree"
+        step = shrink_cause(report, number, folder)
+        yield f"  first divergence: {report.causes[number].first + 1}; {step.text} {step.does}"
 
 
 def _explain(cause: Cause) -> Iterator[str]:

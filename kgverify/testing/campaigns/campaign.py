@@ -18,6 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+from kgverify.codes import Code
 from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Minimum, find_missing
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
@@ -774,6 +775,7 @@ class _Run:
                 signature=str(signature),
                 stage=signature.stage,
                 kind=signature.kind,
+                code=Code.__members__.get(signature.kind.upper(), ""),
                 is_new=str(signature) not in allowed,
                 num_problems=sighting.count,
                 first=sighting.index,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
@@ -338,6 +339,7 @@ Watch = Callable[[Tally], None]
 class FoundDivergence(msgspec.Struct, kw_only=True):
     """A divergence, listed once for all problems that show it.
 
+    code:         the stable code of its kind: docs/verdicts.md has a section for each
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
     first:        the index of the first such problem in the seed's sequence; -1 without such a problem
@@ -351,6 +353,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     stage: str
     kind: str
     is_new: bool
+    code: str = ""
     num_problems: int = 0
     first: int = -1
     file: str = ""
@@ -436,14 +439,16 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
         return self.num_problems == self.num_skipped + self.num_left
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[Coded, ...]:
         """The reasons why the campaign decides nothing, if it found nothing."""
         if self.is_vacuous and self.num_skipped and not self.num_left:
-            return (f"nothing was compared: the engine or the reference {REFUSED} every problem; {HOW_TO_SUPPORT}",)
+            text = f"nothing was compared: the engine or the reference {REFUSED} every problem; {HOW_TO_SUPPORT}"
+            return (Code.NOTHING_COMPARED.mark(text),)
         if self.is_vacuous:
-            return ("nothing was compared",)
+            return (Code.NOTHING_COMPARED.mark("nothing was compared"),)
         if self.num_differing and not self.divergences:
-            return (f"the time ended before one of {count_of(self.num_differing, 'differing problem')} was confirmed",)
+            text = f"the time ended before one of {count_of(self.num_differing, 'differing problem')} was confirmed"
+            return (Code.NOT_CONFIRMED.mark(text),)
         return explain_missing({"": self.exercise}, self.minimum)
 
     @property
@@ -535,7 +540,8 @@ def _list_replays(replays: list[ReplayedFile]) -> Iterator[tuple[str, str]]:
 
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
-    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    code = f" [{found.code}]" if found.code else ""
+    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}{code}"
     yield from (f"   {line}" for line in found.message.splitlines())
     if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
