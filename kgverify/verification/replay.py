@@ -31,13 +31,14 @@ from kgverify.comparison.inference.infer import (
 )
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
+from kgverify.comparison.locate import first_difference, is_close, is_same_output, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
 from kgverify.comparison.result import NOTHING_MORE, SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
-from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
+from kgverify.comparison.step_view import LISTING_STAGES, StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal
+from kgverify.engines.adapters.taps import TAPPED, TapLog
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -68,6 +69,8 @@ INFERRED: Final = "the engine does not show this stage, which was inferred from 
 NOT_REPEATED: Final = "the step gives other results when it is repeated: the engine does not repeat itself"
 OTHERS: Final = 4
 """The number of other candidates whose steps are taken together with a step, to find out whether it depends on them."""
+MAX_AGREEING: Final = 4
+"""The steps on which both engines agree that show whether a tap is where its name says."""
 MOST_SLOTS: Final = 256
 """The most slots to fill with such steps."""
 FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence": 0.8}
@@ -192,13 +195,28 @@ class _Again:
     def probes(self) -> tuple[StageOutputs, StageOutputs] | None:
         if self.raw_probes is None:
             return None
-        expected, actual = (normalise_outputs(outputs, self._comparer.modulo) for outputs in self.raw_probes)
+        modulo, has_origins = self._comparer.modulo, self._comparer.has_origins
+        expected, actual = (
+            normalise_outputs(outputs if has_origins else without_origins(outputs), modulo)
+            for outputs in self.raw_probes
+        )
         return expected, actual
 
     @property
     def shown(self) -> StageOutputs:
         """The outputs that the actual engine shows."""
         return {} if self.probes is None else self.probes[1]
+
+
+def without_origins(outputs: StageOutputs) -> StageOutputs:
+    """Return the outputs of stages as an engine gives them that knows neither clauses nor what a limit dropped."""
+    changed = dict(outputs)
+    for stage in (each for each in LISTING_STAGES if each in outputs):
+        changed[stage] = tuple((*item[:-3], 0, 0, item[-1]) for item in outputs[stage])
+    if Stage.LIMIT in outputs:
+        listed = outputs[Stage.LIMIT][0]
+        changed[Stage.LIMIT] = tuple((item[0], 0, 0, item[-1]) for item in listed), 0, 0
+    return changed
 
 
 def _normalise(comparer: Comparer, columns: Columns) -> Columns:
@@ -711,6 +729,7 @@ class Explainer:
 
     def _judge_again(self, divergence: Divergence, step: int, again: _Again) -> Replayed | None:
         """Judge a step that both engines have taken again; return None if it is right this time."""
+        self._leave_out(again)
         probes = again.probes
         stage = first_difference(*probes, self._tolerance, order_of_stages(self._limits.dialect)) if probes else None
         fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
@@ -779,9 +798,9 @@ class Explainer:
     def _infer(self, divergence: Divergence, again: _Again) -> Replayed:
         """Infer the stage from the step alone, for an engine that does not show its stages."""
         if not self._comparer.has_origins:
-            # The resolvents were explained by the program, and nothing more is known.
+            # The resolvents were explained by the program, and taps may show some stages.
             place = divergence.candidate, divergence.step
-            return Replayed(divergence, guesses=self._comparer.guesses.get(place, ()))
+            return self._narrow(divergence, again, self._comparer.guesses.get(place, ()))
         shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
         if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
             return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
@@ -797,6 +816,54 @@ class Explainer:
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
         named = adopt_guess(divergence, guesses[0]) if guesses else divergence
         return Replayed(named, is_inferred=True, guesses=guesses)
+
+    def _narrow(self, divergence: Divergence, again: _Again, guesses: Sequence[StepDifference]) -> Replayed:
+        """Name the first tapped stage that differs, or a stage before it that no tap shows if only this explains the step."""
+        unknown = Replayed(divergence, guesses=guesses)
+        if again.probes is None:
+            return unknown
+        expected, actual = again.probes
+        order = order_of_stages(self._limits.dialect)
+        own = normalise_outputs(without_origins(again.views[1].outputs), self._modulo)
+        stage = first_difference(expected, actual, self._tolerance, order)
+        if stage is None or not ends_alike(actual, own, 2 * self._tolerance):
+            return unknown
+        hidden: list[Stage] = []
+        for each in order[: order.index(stage)]:
+            hidden = [] if each in actual else [*hidden, each]
+        if Stage.SELECT in hidden and not any(each in actual for each in order[: order.index(Stage.LIMIT)]):
+            return unknown
+        left = [each for each in guesses if each.stage in (*hidden, stage)]
+        if left and left[0].stage is not stage:
+            return unknown._replace(guesses=left, is_inferred=True)
+        return self._name(divergence, StageFault(stage, expected[stage], actual[stage]))
+
+    def _leave_out(self, again: _Again) -> None:
+        """Forget the taps that show something else than the stage of their name, also in steps whose results agree."""
+        if again.probes is None or self._comparer.has_origins:
+            return
+        for stage in self._other_taps:
+            again.probes[1].pop(stage, None)
+
+    @cached_property
+    def _other_taps(self) -> set[Stage]:
+        """The tapped stages that differ from those of the other engine in most of the steps whose results agree."""
+        wrong = {each.candidate: each.step for each in self._comparer.comparison.divergences}
+        num_alike, num_differing = 0, Counter[Stage]()
+        for candidate in range(self._trace.reader.num_candidates):
+            if wrong.get(candidate, 1) < 1 or num_alike == MAX_AGREEING:
+                continue
+            again = self._take_again(find_position(self._trace.reader, candidate, 0))
+            if again.probes is None or not self._is_same(*again.views):
+                continue
+            num_alike += 1
+            expected, actual = again.probes
+            shown = [each for each in TAPPED if each in expected and each in actual]
+            num_differing.update(each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance))
+        found = {stage for stage, num in num_differing.items() if 2 * num > num_alike > 1}
+        if found and isinstance(log := getattr(self._actual, "tap_log", None), TapLog):
+            log.other |= found
+        return found
 
     def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
         """Return the guesses that fit the engine's steps from other goals, or else new guesses from these steps."""
