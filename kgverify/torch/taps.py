@@ -1,6 +1,8 @@
 """Taps of torch tensors: each is copied to a static buffer, also in compiled code and in captured graphs."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,36 +15,49 @@ class _Buffer(NamedTuple):
     """The copies of a tapped tensor and of its count, and the number of times that it was written: int32 []."""
 
     value: Tensor
-    count: Tensor | None
+    counts: Tensor | None
     num_written: Tensor
 
 
+class _Exchange(NamedTuple):
+    """A value that may replace a tapped tensor, its counts, and whether it does: bool []."""
+
+    value: Tensor
+    counts: Tensor
+    is_given: Tensor
+
+
 _buffers: dict[_Key, _Buffer] = {}
-"""Captured graphs write into these buffers, so that they stay as long as the process."""
+_exchanges: dict[_Key, _Exchange] = {}
+"""Captured graphs use these tensors, so that they stay as long as the process."""
 _marks: dict[torch.device, Tensor] = {}
-_given: dict[str, tuple[Tensor, Tensor | None]] = {}
+_given: Mapping[str, Any] = {}
 _mark: Tensor
 _keep: Callable[[str, Any, Any], Any]
 
 
+def is_compiling_loaded() -> bool:
+    """Return whether anything may have been compiled in this process."""
+    return "torch._dynamo" in sys.modules
+
+
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Run compiled functions eagerly. Buffers made then lie outside of the memory of captured graphs, as they must."""
+    return torch.compiler.set_stance("force_eager") if is_compiling_loaded() else nullcontext()
+
+
 def start(device: str, keep: Callable[[str, Any, Any], Any], replaced: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function that records taps, or replaces their values. keep: the same for other arrays."""
-    global _mark, _keep
+    global _mark, _keep, _given
     own = torch.device(device)
     if own not in _marks:
-        mark = torch.zeros((), dtype=torch.int32, device=own)
-        # A graph that writes into an input is captured only if the address of the input is fixed.
-        torch._dynamo.mark_static_address(mark, guard=False)
-        _marks[own] = mark
+        _marks[own] = torch.zeros((), dtype=torch.int32, device=own)
     _mark, _keep = _marks[own], keep
-    for buffer in _buffers.values():
-        buffer.num_written.zero_()
-    if not replaced:
-        return record
-    _given.clear()
-    for name, (value, count) in replaced.items():
-        _given[name] = torch.from_numpy(value).to(own), None if count is None else torch.from_numpy(count).to(own)
-    return replace
+    if is_compiling_loaded():
+        # A graph that writes into an input is captured only if the address of the input is fixed.
+        torch._dynamo.mark_static_address(_mark, guard=False)
+    _given = replaced
+    return replace if replaced else record
 
 
 def record(name: str, value: Any, count: Any) -> Any:
@@ -56,22 +71,34 @@ def record(name: str, value: Any, count: Any) -> Any:
 
 
 def replace(name: str, value: Any, count: Any) -> Any:
-    """Return the tensor that replaces a tapped one, and overwrite its count; return other tensors unchanged."""
+    """Return a tapped tensor, or the tensor that replaces it; then its count is overwritten."""
     if not isinstance(value, Tensor):
         return _keep(name, value, count)
-    if name not in _given:
+    if count is not None and not isinstance(count, Tensor):
         return value
-    return _exchange(str(name), value, count if isinstance(count, Tensor) else _mark)
+    return _exchange(str(name), value, _mark if count is None else count)
+
+
+def clear() -> None:
+    """Forget which taps were written, and set the values that replace others."""
+    for buffer in _buffers.values():
+        buffer.num_written.zero_()
+    for (name, *_), exchange in _exchanges.items():
+        given = _given.get(name)
+        exchange.is_given.fill_(given is not None)
+        if given is not None:
+            exchange.value.copy_(torch.from_numpy(given.value))
+            if given.counts is not None:
+                exchange.counts.copy_(torch.from_numpy(given.counts))
 
 
 def collect() -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, the value and the count of each tap that was written, and forget that it was."""
-    if torch.cuda.is_initialized():
+    """Yield the name, the value and the count of each tap that was written since `clear`."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.synchronize()
     for (name, *_), buffer in _buffers.items():
         for _ in range(int(buffer.num_written)):
-            yield name, _to_numpy(buffer.value), None if buffer.count is None else _to_numpy(buffer.count)
-        buffer.num_written.zero_()
+            yield name, _to_numpy(buffer.value), None if buffer.counts is None else _to_numpy(buffer.counts)
 
 
 def _to_numpy(value: Tensor) -> Any:
@@ -91,8 +118,8 @@ def _copy(name: str, value: Tensor, count: Tensor | None, mark: Tensor) -> None:
         )
     buffer = _buffers[key]
     buffer.value.copy_(value)
-    if count is not None and buffer.count is not None:
-        buffer.count.copy_(count)
+    if count is not None and buffer.counts is not None:
+        buffer.counts.copy_(count)
     buffer.num_written.add_(1)
     mark.add_(1)
 
@@ -104,11 +131,14 @@ def _(name: str, value: Tensor, count: Tensor | None, mark: Tensor) -> None:
 
 @torch.library.custom_op("kgverify::exchange", mutates_args=("count",))
 def _exchange(name: str, value: Tensor, count: Tensor) -> Tensor:
-    """Return the tensor that replaces another one, and overwrite its count."""
-    given, given_count = _given[name]
-    if given_count is not None:
-        count.copy_(given_count)
-    return given.to(value.dtype, copy=True)
+    """Return a tensor, or the one that replaces it, and overwrite its count."""
+    key = name, value.shape, value.dtype, value.device, count.shape
+    if key not in _exchanges:
+        no = torch.zeros((), dtype=torch.bool, device=value.device)
+        _exchanges[key] = _Exchange(torch.zeros_like(value), torch.zeros_like(count), no)
+    given = _exchanges[key]
+    count.copy_(torch.where(given.is_given, given.counts, count))
+    return torch.where(given.is_given, given.value, value)
 
 
 @_exchange.register_fake

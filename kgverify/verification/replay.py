@@ -31,7 +31,14 @@ from kgverify.comparison.inference.infer import (
 )
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.locate import first_difference, is_close, is_same_output, locate_difference, name_stage, starts_wrong
+from kgverify.comparison.locate import (
+    first_difference,
+    is_close,
+    is_same_output,
+    locate_difference,
+    name_stage,
+    starts_wrong,
+)
 from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
 from kgverify.comparison.result import NOTHING_MORE, SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
@@ -57,9 +64,11 @@ from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
 from kgverify.trace.model.column_reader import ColumnReader
 from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.score_tolerance import find_float_type, name_precision
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
+from kgverify.verification.rounding import bound_tapped
 
 ASSUMED_CONFIDENCE: Final = 0.5
 """The highest confidence in the class of a divergence that was not replayed."""
@@ -90,6 +99,7 @@ class Replayed(NamedTuple):
     is_inferred: whether the stage was inferred from the result of the step when the engine repeated it
     guesses:     the stages that explain the step by their fault alone, the likeliest first
     situation:   the origin of wrong scores, in words, if they belong to another step
+    confirmed:   a sentence if the step is right once the output of the stage is replaced
     """
 
     divergence: Divergence
@@ -99,6 +109,7 @@ class Replayed(NamedTuple):
     is_inferred: bool = False
     guesses: Sequence[StepDifference] = ()
     situation: str = ""
+    confirmed: str = ""
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -660,6 +671,7 @@ class Explainer:
         self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []
         self._among: list[bool] = []
+        self._confirmed: dict[Stage, str] = {}
 
     def replay(self, divergences: tuple[Divergence, ...], progress: Progress = no_progress) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
@@ -825,7 +837,10 @@ class Explainer:
         expected, actual = again.probes
         order = order_of_stages(self._limits.dialect)
         own = normalise_outputs(without_origins(again.views[1].outputs), self._modulo)
-        stage = first_difference(expected, actual, self._tolerance, order)
+        tolerance = self._tolerance
+        if Stage.SCORE in actual and not self._comparer.has_scores:
+            tolerance += self._bound_tapped(again)
+        stage = first_difference(expected, actual, tolerance, order)
         if stage is None or not ends_alike(actual, own, 2 * self._tolerance):
             return unknown
         hidden: list[Stage] = []
@@ -836,7 +851,30 @@ class Explainer:
         left = [each for each in guesses if each.stage in (*hidden, stage)]
         if left and left[0].stage is not stage:
             return unknown._replace(guesses=left, is_inferred=True)
-        return self._name(divergence, StageFault(stage, expected[stage], actual[stage]))
+        found = self._name(divergence, StageFault(stage, expected[stage], actual[stage]))
+        if stage not in self._confirmed:
+            self._confirmed[stage] = self._confirm(stage, again)
+        return found._replace(confirmed=self._confirmed[stage])
+
+    def _confirm(self, stage: Stage, again: _Again) -> str:
+        """Replace the value of a tap by the expected one, and say so if the step is then right."""
+        replace = getattr(self._actual, "replace_stage", None)
+        if replace is None or again.raw_probes is None:
+            return ""
+        columns = replace(again.position, stage, again.raw_probes[0][stage])
+        if columns is None or not self._is_same(again.views[0], StepReader(self._normalise(columns)).read(0)):
+            return ""
+        return "with the expected value in place of this one, the rest of the step is right"
+
+    def _bound_tapped(self, again: _Again) -> float:
+        """Return the bound on the rounding of scores that only a tap shows, measured in the step itself."""
+        engine = self._actual
+        if not isinstance(engine, ProbedEngine):
+            return 0.0
+        precision = name_precision(engine.info.precision)
+        if precision == "float64" and find_float_type(np.array(again.shown[Stage.SCORE])) != "float64":
+            precision = "float32"
+        return bound_tapped(engine, lambda: engine.probe(again.position)[Stage.SCORE], precision)
 
     def _leave_out(self, again: _Again) -> None:
         """Forget the taps that show something else than the stage of their name, also in steps whose results agree."""
@@ -859,7 +897,9 @@ class Explainer:
             num_alike += 1
             expected, actual = again.probes
             shown = [each for each in TAPPED if each in expected and each in actual]
-            num_differing.update(each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance))
+            num_differing.update(
+                each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance)
+            )
         found = {stage for stage, num in num_differing.items() if 2 * num > num_alike > 1}
         if found and isinstance(log := getattr(self._actual, "tap_log", None), TapLog):
             log.other |= found
@@ -1059,6 +1099,8 @@ class Explainer:
             found = found._replace(evidence=NOT_REPEATED, confidence=ASSUMED_CONFIDENCE)
         if replayed.situation:
             return found._replace(situation=replayed.situation)
+        if replayed.confirmed:
+            found = found._replace(evidence=f"{found.evidence}; {replayed.confirmed}")
         if not replayed.is_inferred:
             return found
         return found._replace(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.stage_items import StageOutputs
+
+NUM_CALLS: Final = 3
+"""The calls of compiled code with taps: torch warms up, then captures a CUDA graph, then replays it."""
 
 TAPPED: Final = STEP_STAGES[: STEP_STAGES.index(Stage.ADVANCE)]
 """The stages that a tap can show; the rest follows from them."""
@@ -30,6 +33,8 @@ _SHAPES: Final = {
     Stage.CHOOSE: "int [B]",
 }
 
+T = TypeVar("T")
+
 _seen: set[str] = set()
 _record: Callable[[str, Any, Any], Any] | None = None
 _kept: "dict[str, list[Tapped]]" = {}
@@ -37,10 +42,10 @@ _replaced: "Mapping[str, Tapped]" = {}
 
 
 class Tapped(NamedTuple):
-    """A value that a tap recorded, and its count, if there is one."""
+    """A value that a tap recorded, and its counts, if there are any."""
 
     value: NDArray[Any]
-    count: NDArray[Any] | None
+    counts: NDArray[Any] | None
 
 
 def tap(name: str, value: Any, count: Any = None) -> Any:
@@ -138,40 +143,45 @@ class TapLog:
                 )
 
 
-@contextmanager
-def record_taps(device: str, replaced: Mapping[str, Tapped] | None = None) -> Iterator[Callable[[], dict[str, Tapped]]]:
-    """Record all taps until the context ends, or replace the values of some instead.
+def call_with_taps(
+    call: Callable[[], T], device: str, replaced: Mapping[str, Tapped] | None = None, num_calls: int = NUM_CALLS
+) -> tuple[T, dict[str, Tapped]]:
+    """Return the result of a function and the values of the taps in it, or with the values of some taps replaced.
 
-    Yields a function that returns the values since its last call. UserError for a tap that fired twice since then.
+    Compiled code is called several times, and the last call counts: it replays a CUDA graph if there is one. UserError for a
+    tap that fires twice in a call.
     device: the device of torch tensors
     """
     global _record, _replaced
     before, _record, _replaced = _record, _keep, replaced or {}
-    torch_taps: Any = None
-    if "torch" in sys.modules:
-        from kgverify.torch import taps as torch_taps
-
-        _record = torch_taps.start(device, _keep, _replaced)
-
-    def collect() -> dict[str, Tapped]:
-        found = {name: list(values) for name, values in _kept.items()}
-        _kept.clear()
-        for name, *tapped in torch_taps.collect() if torch_taps is not None else ():
-            found.setdefault(name, []).append(Tapped(*tapped))
-        for name, values in found.items():
-            if len(values) > 1:
-                raise UserError(
-                    f"tap {name!r} fired {len(values)} times in one step",
-                    where="kgverify.tap",
-                    fix="show the value of the whole stage once, behind the loop",
-                )
-        return {name: values[0] for name, values in found.items()}
-
+    taps: Any = None
     try:
-        yield collect
+        if "torch" in sys.modules:
+            from kgverify.torch import taps
+
+            _record = taps.start(device, _keep, _replaced)
+            if num_calls > 1:
+                with taps.run_eagerly():
+                    call()
+        for _ in range(num_calls if taps is not None else 1):
+            _kept.clear()
+            if taps is not None:
+                taps.clear()
+            result = call()
+        found = dict(_kept)
+        for name, *tapped in taps.collect() if taps is not None else ():
+            found.setdefault(name, []).append(Tapped(*tapped))
     finally:
         _record, _replaced = before, {}
         _kept.clear()
+    for name, values in found.items():
+        if len(values) > 1:
+            raise UserError(
+                f"tap {name!r} fired {len(values)} times in one step",
+                where="kgverify.tap",
+                fix="show the value of the whole stage once, behind the loop",
+            )
+    return result, {name: values[0] for name, values in found.items()}
 
 
 def _keep(name: str, value: Any, count: Any) -> Any:
@@ -180,8 +190,8 @@ def _keep(name: str, value: Any, count: Any) -> Any:
         given = _replaced.get(name)
         if given is None:
             return value
-        if isinstance(count, np.ndarray) and given.count is not None:
-            count[...] = given.count
+        if isinstance(count, np.ndarray) and given.counts is not None:
+            count[...] = given.counts
         return given.value
     _kept.setdefault(name, []).append(Tapped(np.array(value), None if count is None else np.array(count)))
     return value
@@ -192,14 +202,12 @@ def _keep(name: str, value: Any, count: Any) -> Any:
 
 def read_taps(tapped: Mapping[str, Tapped], translation: Translation, facts: NDArray[np.int32]) -> StageOutputs:
     """Return the outputs of stages from recorded taps, for the first state. UserError for a value of another shape."""
-    return {
-        stage: _read(stage, *tapped[stage], translation, facts) for stage in TAPPED if stage in tapped
-    }
+    return {stage: _read(stage, *tapped[stage], translation, facts) for stage in TAPPED if stage in tapped}
 
 
 def write_tap(stage: Stage, output: Any, tapped: Tapped, translation: Translation) -> Tapped | None:
     """Return the value of a tap with the output of a stage in each row; None if it has no room, or another form."""
-    value, count = tapped.value.copy(), None if tapped.count is None else tapped.count.copy()
+    value, count = tapped.value.copy(), None if tapped.counts is None else tapped.counts.copy()
     if stage in (Stage.SELECT, Stage.CHOOSE):
         value[...] = output if stage is Stage.CHOOSE else translation.encode(np.array(output))
         return Tapped(value, count)
@@ -208,13 +216,17 @@ def write_tap(stage: Stage, output: Any, tapped: Tapped, translation: Translatio
         value[...] = False
         value[:, list(items)] = True
         return Tapped(value, count)
-    if value.ndim != _num_axes(stage) or len(items) > value.shape[1] or (count is None and len(items) != value.shape[1]):
+    if (
+        value.ndim != _num_axes(stage)
+        or len(items) > value.shape[1]
+        or (count is None and len(items) != value.shape[1])
+    ):
         return None
     if stage is Stage.SCORE or stage in _MATCHES:
         value[:, : len(items)] = items
     else:
         for i, (*kind, _, _, atoms) in enumerate(items):
-            if kind and kind[0] != GoalKind.GOAL or len(atoms) > value.shape[2]:
+            if (kind and kind[0] != GoalKind.GOAL) or len(atoms) > value.shape[2]:
                 return None
             value[:, i] = translation.encoding.padding
             value[:, i, : len(atoms)] = translation.encode(np.array(atoms, np.int64).reshape(-1, 3))

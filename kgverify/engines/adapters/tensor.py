@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import getattr_static
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
@@ -18,7 +19,7 @@ from kgverify.engines.adapters.stepwise import (
     check_memory,
     describe_mode,
 )
-from kgverify.engines.adapters.taps import Tapped, TapLog, read_taps, record_taps, write_tap
+from kgverify.engines.adapters.taps import TapLog, Tapped, call_with_taps, read_taps, write_tap
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
@@ -45,9 +46,6 @@ SIGNATURE: Final = (
     " -> successors [B, S, M, 3], counts [B], next_variable [B]; then, optionally, scores [B, S], choice [B],"
     " done [B], success [B]"
 )
-
-NUM_CALLS: Final = 3
-"""The calls with taps recorded: torch warms up, then captures a CUDA graph, then replays it."""
 
 MAX_SCORE: Final = 1e300
 """A tolerance within which all scores are equal: taps may change how scores are rounded."""
@@ -166,6 +164,7 @@ class TensorEngine:
         self._sizes: set[int] = set()
         self._has_run = False
         self._translation: Translation | None = None
+        self._twin: TensorEngine | None = None
         self.tap_log = TapLog()
         with self.tap_log.observe():
             self.setup()
@@ -251,17 +250,21 @@ class TensorEngine:
         """Take one step with the value of a tap replaced by the output of its stage; None if the value has another form."""
         tapped = self._take_tapped(position)[1].get(stage)
         given = write_tap(stage, output, tapped, self._translate) if tapped is not None else None
-        return None if given is None else self._take_tapped(position, {stage: given})[0]
+        return None if given is None or self._twin is not None else self._take_tapped(position, {stage: given})[0]
 
     def _take_tapped(
         self, position: Positions, replaced: Mapping[str, Tapped] | None = None
     ) -> tuple[Columns, dict[str, Tapped]]:
-        """Take one step with taps recorded or replaced. The first calls may compile and capture it, and only the last counts."""
-        with record_taps(self.device, replaced) as collect:
-            for _ in range(NUM_CALLS if self.arrays == "torch" else 1):
-                collect()
-                columns = self.step(position)
-            return columns, collect()
+        """Take one step with taps recorded, or with some replaced."""
+        if self._twin is None:
+            columns, tapped = call_with_taps(partial(self.step, position), self.device, replaced)
+            if tapped or replaced:
+                return columns, tapped
+            # The graph that the engine captured has no taps. Another engine captures one with taps.
+            made = partial(type(self), self.program, self.limits, self.policy)
+            self._twin = call_with_taps(made, self.device, num_calls=1)[0]
+            self._twin._sizes, self._twin._has_run = self._sizes, True
+        return call_with_taps(partial(self._twin.step, position), self.device)
 
     @property
     def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
