@@ -16,7 +16,7 @@ import kgverify as kv
 from benchmarks import Figure, make_parser, print_figures, print_header, print_row, tapped_engines, time_in_turn
 from benchmarks.tapped_engines import ENGINES, LIMITS, STAGES, B
 from kgverify.engines.adapters.taps import call_with_taps
-from kgverify.engines.policy import Policy
+from kgverify.engines.policy import SHORTEST
 from kgverify.verification.rounding import MARGIN, bound_tapped
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -81,7 +81,7 @@ def prepare_step(engine, options):
     """Return a compiled step of an engine and its arguments, after a warm-up."""
     engine.fault_number, engine.mode = 0, options.mode
     program = kv.load_graph("countries").program
-    made = engine(program, LIMITS, Policy())
+    made = engine(program, LIMITS, SHORTEST)
     atoms = torch.zeros(B, 6, 3, dtype=torch.int64, device=DEVICE)
     atoms[:, 0] = made.tables.facts[:B]
     free, none = made.tables.names[0].expand(B).contiguous(), torch.zeros(B, 1, 3, dtype=torch.int64, device=DEVICE)

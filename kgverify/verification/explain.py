@@ -1,6 +1,8 @@
 """The explanation of differences between two engines: steps are replayed, and causes get conditions and shares of the loss."""
 
 from functools import partial
+from inspect import unwrap
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ from kgverify.conditions.describe import Replays, describe_conditions
 from kgverify.conditions.experiment import Engines, Rerun
 from kgverify.conditions.features import Feature, read_declared
 from kgverify.engines.adapters.taps import TapLog
-from kgverify.engines.protocol import DescribedEngine, Engine, candidate_set
+from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss, order_by_loss
@@ -84,9 +86,9 @@ def explain(
     return msgspec.structs.replace(comparison, divergences=divergences), causes, found
 
 
-def judge_taps(comparison: Comparison, engine: Engine) -> Comparison:
+def judge_taps(comparison: Comparison, engine: Any) -> Comparison:
     """Make the verdict INCONCLUSIVE if a tap of the engine under test never fired, and add notes on its taps."""
-    log = getattr(engine, "tap_log", None)
+    log = getattr(unwrap(engine), "tap_log", None)
     if not isinstance(log, TapLog):
         return comparison
     reasons, notes = log.find_reasons(engine.info.name), log.describe(engine.info.name)

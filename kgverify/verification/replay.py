@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import unwrap
 from itertools import permutations
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -741,19 +742,16 @@ class Explainer:
 
     def _judge_again(self, divergence: Divergence, step: int, again: _Again) -> Replayed | None:
         """Judge a step that both engines have taken again; return None if it is right this time."""
-        self._leave_out(again)
-        probes = again.probes
-        stage = first_difference(*probes, self._tolerance, order_of_stages(self._limits.dialect)) if probes else None
-        fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
+        fault = self._find_shown(again)
         is_shown = fault is not None and _shows_stages(again.shown, fault.stage)
         if fault and is_shown and self._repeats(again.shown, divergence, step):
-            return self._name(divergence, fault)
+            return self._name(divergence, fault, again)
         if self._is_same(*again.views):
             # A recorded step does not show the goal that it leaves.
             return self._name(divergence, fault) if fault and fault.stage is Stage.ADVANCE else None
         own = normalise_outputs(again.views[1].outputs, self._modulo)
         if fault and is_shown and ends_alike(again.shown, own, 2 * self._tolerance):
-            return self._name(divergence, fault)
+            return self._name(divergence, fault, again)
         if self._depends_on_others(divergence, step, again.views[1]):
             found = _of_machinery(divergence)
             evidence = "the step lists other clauses alone than among others: it depends on other slots"
@@ -831,34 +829,36 @@ class Explainer:
 
     def _narrow(self, divergence: Divergence, again: _Again, guesses: Sequence[StepDifference]) -> Replayed:
         """Name the first tapped stage that differs, or a stage before it that no tap shows if only this explains the step."""
-        unknown = Replayed(divergence, guesses=guesses)
-        if again.probes is None:
+        unknown, fault = Replayed(divergence, guesses=guesses), self._find_shown(again)
+        own = normalise_outputs(again.views[1].outputs, self._modulo)
+        if fault is None or not ends_alike(again.shown, own, 2 * self._tolerance):
             return unknown
-        expected, actual = again.probes
         order = order_of_stages(self._limits.dialect)
-        own = normalise_outputs(without_origins(again.views[1].outputs), self._modulo)
+        before = order[: order.index(fault.stage)]
+        last = max((i for i, stage in enumerate(before, 1) if stage in again.shown), default=0)
+        if not last and fault.stage is Stage.LIMIT:
+            # No tap: the step shows its own list.
+            return unknown
+        left = [each for each in guesses if each.stage in (*before[last:], fault.stage)]
+        if left and left[0].stage is not fault.stage:
+            return unknown._replace(guesses=left, is_inferred=True)
+        return self._name(divergence, fault, again)
+
+    def _find_shown(self, again: _Again) -> StageFault | None:
+        """Return the first stage that both engines show and whose outputs differ."""
+        if again.probes is None:
+            return None
+        self._leave_out(again)
+        expected, actual = again.probes
         tolerance = self._tolerance
         if Stage.SCORE in actual and not self._comparer.has_scores:
             tolerance += self._bound_tapped(again)
-        stage = first_difference(expected, actual, tolerance, order)
-        if stage is None or not ends_alike(actual, own, 2 * self._tolerance):
-            return unknown
-        hidden: list[Stage] = []
-        for each in order[: order.index(stage)]:
-            hidden = [] if each in actual else [*hidden, each]
-        if Stage.SELECT in hidden and not any(each in actual for each in order[: order.index(Stage.LIMIT)]):
-            return unknown
-        left = [each for each in guesses if each.stage in (*hidden, stage)]
-        if left and left[0].stage is not stage:
-            return unknown._replace(guesses=left, is_inferred=True)
-        found = self._name(divergence, StageFault(stage, expected[stage], actual[stage]))
-        if stage not in self._confirmed:
-            self._confirmed[stage] = self._confirm(stage, again)
-        return found._replace(confirmed=self._confirmed[stage])
+        stage = first_difference(expected, actual, tolerance, order_of_stages(self._limits.dialect))
+        return None if stage is None else StageFault(stage, expected[stage], actual[stage])
 
     def _confirm(self, stage: Stage, again: _Again) -> str:
         """Replace the value of a tap by the expected one, and say so if the step is then right."""
-        replace = getattr(self._actual, "replace_stage", None)
+        replace = getattr(unwrap(cast(Any, self._actual)), "replace_stage", None)
         if replace is None or again.raw_probes is None:
             return ""
         columns = replace(again.position, stage, again.raw_probes[0][stage])
@@ -901,7 +901,7 @@ class Explainer:
                 each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance)
             )
         found = {stage for stage, num in num_differing.items() if 2 * num > num_alike > 1}
-        if found and isinstance(log := getattr(self._actual, "tap_log", None), TapLog):
+        if found and isinstance(log := getattr(unwrap(cast(Any, self._actual)), "tap_log", None), TapLog):
             log.other |= found
         return found
 
@@ -1024,9 +1024,13 @@ class Explainer:
         ]
         return sorted(found, key=lambda fault: STEP_STAGES.index(fault.stage))
 
-    def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
+    def _name(self, divergence: Divergence, fault: StageFault, again: _Again | None = None) -> Replayed:
+        """Name the stage at fault. again: the step, which is taken once more with the stage's expected output."""
         named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
-        return Replayed(named, (fault.expected, fault.actual))
+        if again is not None and fault.stage not in self._confirmed:
+            self._confirmed[fault.stage] = self._confirm(fault.stage, again)
+        confirmed = self._confirmed[fault.stage] if again is not None else ""
+        return Replayed(named, (fault.expected, fault.actual), confirmed=confirmed)
 
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
         """Yield the further faults of a step, after the first stage at fault."""

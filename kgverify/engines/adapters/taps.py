@@ -225,11 +225,16 @@ def write_tap(stage: Stage, output: Any, tapped: Tapped, translation: Translatio
     if stage is Stage.SCORE or stage in _MATCHES:
         value[:, : len(items)] = items
     else:
+        encoding = translation.encoding
+        markers = {GoalKind.TRUE: encoding.true, GoalKind.FALSE: encoding.false}
         for i, (*kind, _, _, atoms) in enumerate(items):
-            if (kind and kind[0] != GoalKind.GOAL) or len(atoms) > value.shape[2]:
+            marker = markers.get(kind[0]) if kind else None
+            if len(atoms) > value.shape[2] or (kind and kind[0] != GoalKind.GOAL and marker is None):
                 return None
-            value[:, i] = translation.encoding.padding
+            value[:, i] = encoding.padding
             value[:, i, : len(atoms)] = translation.encode(np.array(atoms, np.int64).reshape(-1, 3))
+            if marker is not None:
+                value[:, i, 0, encoding.order.index("p")] = marker
     if count is not None and count.dtype == np.bool_:
         count[...] = np.arange(count.shape[1]) < len(items)
     elif count is not None:
