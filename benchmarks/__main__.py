@@ -32,6 +32,7 @@ BENCHMARKS: Final = {
     "conditions": ("conditions", "the conditions of causes"),
     "audit": ("audit", "the audit of a step, on miscompiles, correct steps and planted faults"),
     "provers": ("third_party", "the answers of other people's provers"),
+    "taps": ("taps", "taps in compiled engines of other styles, with planted faults"),
     "coverage": ("coverage", "how often the intervals between two evaluations contain the true difference"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
     "hunt": ("fuzzing", "generated problems up to the first that shows a planted fault, or on which a law fails"),

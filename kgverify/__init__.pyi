@@ -23,6 +23,7 @@ from kgverify.engines.adapters.outcome import OutcomeEngine as OutcomeEngine
 from kgverify.engines.adapters.staged import StagedEngine as StagedEngine
 from kgverify.engines.adapters.staged import engine_of as engine_of
 from kgverify.engines.adapters.stepwise import StepwiseEngine as StepwiseEngine
+from kgverify.engines.adapters.taps import tap as tap
 from kgverify.engines.adapters.tensor import TensorEngine as TensorEngine
 from kgverify.engines.protocol import Engine as Engine
 from kgverify.engines.support import Support as Support

@@ -253,6 +253,8 @@ def _of_limit(stage: Stage, around: Surroundings) -> Finding:
     if around.outputs is not None and dropped == own and Counter(expected) == Counter(actual):
         return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
     evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(dropped)}, actual {tuple(own)}"
+    if dropped == own:
+        evidence = f"{count_of(len(actual), 'resolvent')} left, expected {len(expected)}"
     return Finding(DifferenceClass.LIMIT, evidence, 0.95, _proof_situation(expected, actual))
 
 

@@ -1,6 +1,8 @@
 """The explanation of differences between two engines: steps are replayed, and causes get conditions and shares of the loss."""
 
 from functools import partial
+from inspect import unwrap
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -8,12 +10,13 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison, Verdict
 from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.describe import Replays, describe_conditions
 from kgverify.conditions.experiment import Engines, Rerun
 from kgverify.conditions.features import Feature, read_declared
+from kgverify.engines.adapters.taps import TapLog
 from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.trace import Trace
@@ -48,6 +51,7 @@ def explain(
     with task.phase("replaying divergent steps", sum(map(task.effort.replays, range(num_divergences)))) as progress:
         replayed = explainer.replay(comparison.divergences, progress)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
+    comparison = judge_taps(comparison, task.engines[1])
     comparison = compare_rankings(comparison, expected, actual, task.ranks)
     of_ranking = comparison.divergences[len(replayed) :]
     ranked = recognise_ranks(comparison, comparer) if of_ranking else None
@@ -80,6 +84,18 @@ def explain(
     check_attribution(found, expected, actual)
     divergences, causes, found = order_by_loss(divergences, causes, found)
     return msgspec.structs.replace(comparison, divergences=divergences), causes, found
+
+
+def judge_taps(comparison: Comparison, engine: Any) -> Comparison:
+    """Make the verdict INCONCLUSIVE if a tap of the engine under test never fired, and add notes on its taps."""
+    log = getattr(unwrap(engine), "tap_log", None)
+    if not isinstance(log, TapLog):
+        return comparison
+    reasons, notes = log.find_reasons(engine.info.name), log.describe(engine.info.name)
+    verdict = Verdict.INCONCLUSIVE if reasons else comparison.verdict
+    return msgspec.structs.replace(
+        comparison, verdict=verdict, reasons=(*comparison.reasons, *reasons), notes=(*comparison.notes, *notes)
+    )
 
 
 def rerun(

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import unwrap
 from itertools import permutations
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -31,13 +32,21 @@ from kgverify.comparison.inference.infer import (
 )
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
+from kgverify.comparison.locate import (
+    first_difference,
+    is_close,
+    is_same_output,
+    locate_difference,
+    name_stage,
+    starts_wrong,
+)
 from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
 from kgverify.comparison.result import NOTHING_MORE, SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
-from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
+from kgverify.comparison.step_view import LISTING_STAGES, StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal
+from kgverify.engines.adapters.taps import TAPPED, TapLog
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -56,9 +65,11 @@ from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
 from kgverify.trace.model.column_reader import ColumnReader
 from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.score_tolerance import find_float_type, name_precision
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
+from kgverify.verification.rounding import bound_tapped
 
 ASSUMED_CONFIDENCE: Final = 0.5
 """The highest confidence in the class of a divergence that was not replayed."""
@@ -68,6 +79,8 @@ INFERRED: Final = "the engine does not show this stage, which was inferred from 
 NOT_REPEATED: Final = "the step gives other results when it is repeated: the engine does not repeat itself"
 OTHERS: Final = 4
 """The number of other candidates whose steps are taken together with a step, to find out whether it depends on them."""
+MAX_AGREEING: Final = 4
+"""The steps on which both engines agree that show whether a tap is where its name says."""
 MOST_SLOTS: Final = 256
 """The most slots to fill with such steps."""
 FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence": 0.8}
@@ -87,6 +100,7 @@ class Replayed(NamedTuple):
     is_inferred: whether the stage was inferred from the result of the step when the engine repeated it
     guesses:     the stages that explain the step by their fault alone, the likeliest first
     situation:   the origin of wrong scores, in words, if they belong to another step
+    confirmed:   a sentence if the step is right once the output of the stage is replaced
     """
 
     divergence: Divergence
@@ -96,6 +110,7 @@ class Replayed(NamedTuple):
     is_inferred: bool = False
     guesses: Sequence[StepDifference] = ()
     situation: str = ""
+    confirmed: str = ""
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -192,13 +207,28 @@ class _Again:
     def probes(self) -> tuple[StageOutputs, StageOutputs] | None:
         if self.raw_probes is None:
             return None
-        expected, actual = (normalise_outputs(outputs, self._comparer.modulo) for outputs in self.raw_probes)
+        modulo, has_origins = self._comparer.modulo, self._comparer.has_origins
+        expected, actual = (
+            normalise_outputs(outputs if has_origins else without_origins(outputs), modulo)
+            for outputs in self.raw_probes
+        )
         return expected, actual
 
     @property
     def shown(self) -> StageOutputs:
         """The outputs that the actual engine shows."""
         return {} if self.probes is None else self.probes[1]
+
+
+def without_origins(outputs: StageOutputs) -> StageOutputs:
+    """Return the outputs of stages as an engine gives them that knows neither clauses nor what a limit dropped."""
+    changed = dict(outputs)
+    for stage in (each for each in LISTING_STAGES if each in outputs):
+        changed[stage] = tuple((*item[:-3], 0, 0, item[-1]) for item in outputs[stage])
+    if Stage.LIMIT in outputs:
+        listed = outputs[Stage.LIMIT][0]
+        changed[Stage.LIMIT] = tuple((item[0], 0, 0, item[-1]) for item in listed), 0, 0
+    return changed
 
 
 def _normalise(comparer: Comparer, columns: Columns) -> Columns:
@@ -642,6 +672,7 @@ class Explainer:
         self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []
         self._among: list[bool] = []
+        self._confirmed: dict[Stage, str] = {}
 
     def replay(self, divergences: tuple[Divergence, ...], progress: Progress = no_progress) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
@@ -711,18 +742,16 @@ class Explainer:
 
     def _judge_again(self, divergence: Divergence, step: int, again: _Again) -> Replayed | None:
         """Judge a step that both engines have taken again; return None if it is right this time."""
-        probes = again.probes
-        stage = first_difference(*probes, self._tolerance, order_of_stages(self._limits.dialect)) if probes else None
-        fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
+        fault = self._find_shown(again)
         is_shown = fault is not None and _shows_stages(again.shown, fault.stage)
         if fault and is_shown and self._repeats(again.shown, divergence, step):
-            return self._name(divergence, fault)
+            return self._name(divergence, fault, again)
         if self._is_same(*again.views):
             # A recorded step does not show the goal that it leaves.
             return self._name(divergence, fault) if fault and fault.stage is Stage.ADVANCE else None
         own = normalise_outputs(again.views[1].outputs, self._modulo)
         if fault and is_shown and ends_alike(again.shown, own, 2 * self._tolerance):
-            return self._name(divergence, fault)
+            return self._name(divergence, fault, again)
         if self._depends_on_others(divergence, step, again.views[1]):
             found = _of_machinery(divergence)
             evidence = "the step lists other clauses alone than among others: it depends on other slots"
@@ -779,9 +808,9 @@ class Explainer:
     def _infer(self, divergence: Divergence, again: _Again) -> Replayed:
         """Infer the stage from the step alone, for an engine that does not show its stages."""
         if not self._comparer.has_origins:
-            # The resolvents were explained by the program, and nothing more is known.
+            # The resolvents were explained by the program, and taps may show some stages.
             place = divergence.candidate, divergence.step
-            return Replayed(divergence, guesses=self._comparer.guesses.get(place, ()))
+            return self._narrow(divergence, again, self._comparer.guesses.get(place, ()))
         shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
         if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
             return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
@@ -797,6 +826,84 @@ class Explainer:
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
         named = adopt_guess(divergence, guesses[0]) if guesses else divergence
         return Replayed(named, is_inferred=True, guesses=guesses)
+
+    def _narrow(self, divergence: Divergence, again: _Again, guesses: Sequence[StepDifference]) -> Replayed:
+        """Name the first tapped stage that differs, or a stage before it that no tap shows if only this explains the step."""
+        unknown, fault = Replayed(divergence, guesses=guesses), self._find_shown(again)
+        own = normalise_outputs(again.views[1].outputs, self._modulo)
+        if fault is None or not ends_alike(again.shown, own, 2 * self._tolerance):
+            return unknown
+        order = order_of_stages(self._limits.dialect)
+        before = order[: order.index(fault.stage)]
+        last = max((i for i, stage in enumerate(before, 1) if stage in again.shown), default=0)
+        if not last and fault.stage is Stage.LIMIT:
+            # No tap: the step shows its own list.
+            return unknown
+        left = [each for each in guesses if each.stage in (*before[last:], fault.stage)]
+        if left and left[0].stage is not fault.stage:
+            return unknown._replace(guesses=left, is_inferred=True)
+        return self._name(divergence, fault, again)
+
+    def _find_shown(self, again: _Again) -> StageFault | None:
+        """Return the first stage that both engines show and whose outputs differ."""
+        if again.probes is None:
+            return None
+        self._leave_out(again)
+        expected, actual = again.probes
+        tolerance = self._tolerance
+        if Stage.SCORE in actual and not self._comparer.has_scores:
+            tolerance += self._bound_tapped(again)
+        stage = first_difference(expected, actual, tolerance, order_of_stages(self._limits.dialect))
+        return None if stage is None else StageFault(stage, expected[stage], actual[stage])
+
+    def _confirm(self, stage: Stage, again: _Again) -> str:
+        """Replace the value of a tap by the expected one, and say so if the step is then right."""
+        replace = getattr(unwrap(cast(Any, self._actual)), "replace_stage", None)
+        if replace is None or again.raw_probes is None:
+            return ""
+        columns = replace(again.position, stage, again.raw_probes[0][stage])
+        if columns is None or not self._is_same(again.views[0], StepReader(self._normalise(columns)).read(0)):
+            return ""
+        return "with the expected value in place of this one, the rest of the step is right"
+
+    def _bound_tapped(self, again: _Again) -> float:
+        """Return the bound on the rounding of scores that only a tap shows, measured in the step itself."""
+        engine = self._actual
+        if not isinstance(engine, ProbedEngine):
+            return 0.0
+        precision = name_precision(engine.info.precision)
+        if precision == "float64" and find_float_type(np.array(again.shown[Stage.SCORE])) != "float64":
+            precision = "float32"
+        return bound_tapped(engine, lambda: engine.probe(again.position)[Stage.SCORE], precision)
+
+    def _leave_out(self, again: _Again) -> None:
+        """Forget the taps that show something else than the stage of their name, also in steps whose results agree."""
+        if again.probes is None or self._comparer.has_origins:
+            return
+        for stage in self._other_taps:
+            again.probes[1].pop(stage, None)
+
+    @cached_property
+    def _other_taps(self) -> set[Stage]:
+        """The tapped stages that differ from those of the other engine in most of the steps whose results agree."""
+        wrong = {each.candidate: each.step for each in self._comparer.comparison.divergences}
+        num_alike, num_differing = 0, Counter[Stage]()
+        for candidate in range(self._trace.reader.num_candidates):
+            if wrong.get(candidate, 1) < 1 or num_alike == MAX_AGREEING:
+                continue
+            again = self._take_again(find_position(self._trace.reader, candidate, 0))
+            if again.probes is None or not self._is_same(*again.views):
+                continue
+            num_alike += 1
+            expected, actual = again.probes
+            shown = [each for each in TAPPED if each in expected and each in actual]
+            num_differing.update(
+                each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance)
+            )
+        found = {stage for stage, num in num_differing.items() if 2 * num > num_alike > 1}
+        if found and isinstance(log := getattr(unwrap(cast(Any, self._actual)), "tap_log", None), TapLog):
+            log.other |= found
+        return found
 
     def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
         """Return the guesses that fit the engine's steps from other goals, or else new guesses from these steps."""
@@ -917,9 +1024,13 @@ class Explainer:
         ]
         return sorted(found, key=lambda fault: STEP_STAGES.index(fault.stage))
 
-    def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
+    def _name(self, divergence: Divergence, fault: StageFault, again: _Again | None = None) -> Replayed:
+        """Name the stage at fault. again: the step, which is taken once more with the stage's expected output."""
         named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
-        return Replayed(named, (fault.expected, fault.actual))
+        if again is not None and fault.stage not in self._confirmed:
+            self._confirmed[fault.stage] = self._confirm(fault.stage, again)
+        confirmed = self._confirmed[fault.stage] if again is not None else ""
+        return Replayed(named, (fault.expected, fault.actual), confirmed=confirmed)
 
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
         """Yield the further faults of a step, after the first stage at fault."""
@@ -992,6 +1103,8 @@ class Explainer:
             found = found._replace(evidence=NOT_REPEATED, confidence=ASSUMED_CONFIDENCE)
         if replayed.situation:
             return found._replace(situation=replayed.situation)
+        if replayed.confirmed:
+            found = found._replace(evidence=f"{found.evidence}; {replayed.confirmed}")
         if not replayed.is_inferred:
             return found
         return found._replace(

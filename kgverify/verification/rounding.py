@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ SCORES: Final = "resolvents.score"
 _OF_SCORES: Final = frozenset({SCORES, "candidates.log_probability"})
 MAX_ROUNDS: Final = 6
 """The most tolerances to try in search of one that would make the verdict AGREE."""
+T = TypeVar("T")
 _CODE: Final = (type, ModuleType, FunctionType, MethodType)
 
 
@@ -243,10 +244,7 @@ def _choose(reader: ColumnReader) -> Positions:
 
 def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: float | str | None) -> _Measured | None:
     """Measure the error of an engine's scores; return None if its arithmetic cannot be changed, or the engine is random."""
-    unit = short = UNIT_ROUNDOFF[float_type]
-    if accepted is None and float_type in ("fp16", "bf16"):
-        # The short type is only declared by the engine; the effect of its own 16-bit numbers is measured as it is.
-        unit = UNIT_ROUNDOFF["float32"]
+    unit, short = _find_units(float_type, is_declared=accepted is None)
     if side.trace.header.engine.name in OWN_ENGINES or not len(positions.depth):
         return None
     engine, is_judged = side.engine, side.role == "actual"
@@ -272,6 +270,13 @@ def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: f
     spread = _find_spread(engine, positions)
     words += f"; in another order and another batch by {spread:.2g}" if spread is not None else ""
     return _Measured(MARGIN * change, words)
+
+
+def _find_units(float_type: str, *, is_declared: bool = True) -> tuple[float, float]:
+    """Return the relative rounding errors of a float type: that of numbers in general, and that of 16-bit numbers."""
+    short = UNIT_ROUNDOFF[float_type]
+    # The short type is only declared by the engine; the effect of its own 16-bit numbers is measured as it is.
+    return UNIT_ROUNDOFF["float32"] if is_declared and float_type in ("fp16", "bf16") else short, short
 
 
 def _is_random(first: Columns, second: Columns, side: EngineRun) -> bool:
@@ -321,10 +326,30 @@ def _sum_atoms(atoms: NDArray[np.int32], num_atoms: NDArray[Any]) -> NDArray[np.
     return sums
 
 
+def bound_tapped(engine: object, read: Callable[[], Sequence[float]], float_type: str) -> float:
+    """Return a bound on the rounding of the numbers that a tap shows; 0 if they cannot be computed in other arithmetic.
+
+    The bound is that of scores: `MARGIN` times the largest change by random errors of one rounding in each operation.
+    """
+    unit, short = _find_units(float_type)
+    exact, *drawn = (
+        _repeat(engine, read, size, seed, short) for size, seed in ((0.0, 0), *((unit, i) for i in range(NUM_DRAWS)))
+    )
+    if exact is None or any(each is None or len(each) != len(exact) for each in drawn):
+        return 0.0
+    change = max(float(np.abs(np.subtract(each, exact)).max(initial=0.0)) for each in drawn if each is not None)
+    return MARGIN * change
+
+
 def _take(
     engine: Engine, positions: Positions, unit: float | None, seed: int, short: float | None = None
 ) -> Columns | None:
     """Take the steps in other arithmetic: with relative errors up to `unit`, or in float64; None if the engine fails."""
+    return _repeat(engine, partial(engine.step, positions), unit, seed, short)
+
+
+def _repeat(engine: Any, call: Callable[[], T], unit: float | None, seed: int, short: float | None = None) -> T | None:
+    """Return the result of a call in other arithmetic; None if it fails."""
     with ExitStack() as stack:
         if "torch" in sys.modules:
             from kgverify.torch.arithmetic import other_arithmetic
@@ -332,10 +357,10 @@ def _take(
             stack.enter_context(other_arithmetic(unit, seed, short))
         if unit != 0.0:
             stack.enter_context(_other_arrays(engine, unit, np.random.default_rng(seed)))
-        return _call(partial(engine.step, positions))
+        return _call(call)
 
 
-def _call(step: Callable[[], Columns]) -> Columns | None:
+def _call(step: Callable[[], T]) -> T | None:
     try:
         return step()
     except BaseException as error:
@@ -346,7 +371,7 @@ def _call(step: Callable[[], Columns]) -> Columns | None:
 
 
 @contextmanager
-def _other_arrays(engine: Engine, unit: float | None, random: np.random.Generator) -> Iterator[None]:
+def _other_arrays(engine: Any, unit: float | None, random: np.random.Generator) -> Iterator[None]:
     """Replace the float arrays of an engine and of its module until the context ends.
 
     unit: the largest relative error to add; None to convert the arrays to float64

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import getattr_static
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
@@ -18,11 +19,12 @@ from kgverify.engines.adapters.stepwise import (
     check_memory,
     describe_mode,
 )
+from kgverify.engines.adapters.taps import TapLog, Tapped, call_with_taps, read_taps, write_tap
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, GoalKind, Outcome
+from kgverify.program.outcomes import ENDS, STEP_STAGES, GoalKind, Outcome, Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import (
@@ -37,12 +39,16 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
 
 SIGNATURE: Final = (
     "expand(states int64 [B, A, 3], next_variable int64 [B], excluded int64 [B, 1, 3])"
     " -> successors [B, S, M, 3], counts [B], next_variable [B]; then, optionally, scores [B, S], choice [B],"
     " done [B], success [B]"
 )
+
+MAX_SCORE: Final = 1e300
+"""A tolerance within which all scores are equal: taps may change how scores are rounded."""
 
 _KINDS: Final[Mapping[str, tuple[str, type[np.generic]]]] = {
     "integers": ("iu", np.int64),
@@ -121,6 +127,8 @@ class TensorEngine:
     and takes the first one with the highest score. Without `scores`, it scores by the policy `shortest`. Unsound states
     (holes, atoms beside TRUE, unknown numbers, counts beyond the list) are recorded as they are.
 
+    `kgverify.tap` shows the stages inside of `expand`.
+
     Example:
         >>> import kgverify as kv
         >>> import numpy as np
@@ -156,7 +164,10 @@ class TensorEngine:
         self._sizes: set[int] = set()
         self._has_run = False
         self._translation: Translation | None = None
-        self.setup()
+        self._twin: TensorEngine | None = None
+        self.tap_log = TapLog()
+        with self.tap_log.observe():
+            self.setup()
 
     def setup(self) -> None:
         """Prepare the engine for `self.program` and `self.limits`. Optional."""
@@ -220,6 +231,40 @@ class TensorEngine:
             part = positions.candidates.take(rows)
             parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows])[0])
         return concatenate(parts)
+
+    def _probe(self, position: Positions) -> StageOutputs:
+        """Take one step and return the outputs of the tapped stages, and of those that follow from the step itself."""
+        plain = self.step(position)
+        columns, tapped = self._take_tapped(position)
+        log = self.tap_log
+        log.num_probes += 1
+        log.fired |= tapped.keys()
+        log.changed += not ends_alike(read_step_outputs(plain), read_step_outputs(columns), MAX_SCORE)
+        outputs = read_step_outputs(columns)
+        if "choice" in self._gives and "scores" not in self._gives:
+            del outputs[Stage.SCORE]
+        outputs |= read_taps(tapped, self._translate, self.program.facts)
+        return {stage: outputs[stage] for stage in STEP_STAGES if stage in outputs}
+
+    def replace_stage(self, position: Positions, stage: Stage, output: Any) -> Columns | None:
+        """Take one step with the value of a tap replaced by the output of its stage; None if the value has another form."""
+        tapped = self._take_tapped(position)[1].get(stage)
+        given = write_tap(stage, output, tapped, self._translate) if tapped is not None else None
+        return None if given is None or self._twin is not None else self._take_tapped(position, {stage: given})[0]
+
+    def _take_tapped(
+        self, position: Positions, replaced: Mapping[str, Tapped] | None = None
+    ) -> tuple[Columns, dict[str, Tapped]]:
+        """Take one step with taps recorded, or with some replaced."""
+        if self._twin is None:
+            columns, tapped = call_with_taps(partial(self.step, position), self.device, replaced)
+            if tapped or replaced:
+                return columns, tapped
+            # The graph that the engine captured has no taps. Another engine captures one with taps.
+            made = partial(type(self), self.program, self.limits, self.policy)
+            self._twin = call_with_taps(made, self.device, num_calls=1)[0]
+            self._twin._sizes, self._twin._has_run = self._sizes, True
+        return call_with_taps(partial(self._twin.step, position), self.device)
 
     @property
     def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -456,7 +501,11 @@ class TensorEngine:
         return min((each for each in self._sizes if each >= num), default=num)
 
     def _call_expand(self, state: _State) -> Expansion:
-        result = self.expand(*(self._to_own(array.copy()) for array in state))
+        with self.tap_log.observe():
+            result = self.expand(*(self._to_own(array.copy()) for array in state))
+        if self.tap_log.seen:
+            # Only then does the engine show stages.
+            self.probe = self._probe
         try:
             made = Expansion(**result) if isinstance(result, Mapping) else Expansion(*result)
         except TypeError as error:
