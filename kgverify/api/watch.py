@@ -1,6 +1,5 @@
 """`kgverify.watch`: a sample of the steps of a running engine, judged in another process."""
 
-import copy
 import json
 import logging
 import os
@@ -285,7 +284,7 @@ class Watch:
                     _logger.warning("the judge died (%s), and was started again", error.end)
                 else:
                     self._report_error(f"the judge stopped, and nothing more is judged: {error}")
-                    self._stop()
+                    threading.Thread(target=self._stop(), daemon=True).start()
             self._send()
             self._lock.notify_all()
 
@@ -351,7 +350,9 @@ class Watch:
             with self._lock:
                 self._counts["unjudged"] += sum(each.size for each in self._waiting)
                 self._waiting.clear()
-                self._stop()
+                end_judge = self._stop()
+            # Its threads may wait for the lock.
+            end_judge()
             summary = self.summary
             is_quiet = summary.judged and not summary.divergences
             _logger.log(logging.INFO if is_quiet else logging.WARNING, "%s", summary)
@@ -363,20 +364,17 @@ class Watch:
             while self._under_way is not None and time.monotonic() < end:
                 self._lock.wait(0.1)
 
-    def _stop(self) -> None:
+    def _stop(self) -> Callable[[], object]:
+        """Judge nothing more; return a function that ends the judge's process, at once if it is busy."""
         processes, self._processes, self.due = self._processes, None, -1
-        if processes is not None:
-            is_busy = self._under_way is not None
-            kind = KeyboardInterrupt if is_busy else None
-            # Its threads call `_receive`, which needs the lock.
-            threading.Thread(target=processes.__exit__, args=(kind, None, None), daemon=True).start()
+        kind = None if self._under_way is None else KeyboardInterrupt
+        return int if processes is None else partial(processes.__exit__, kind, None, None)
 
 
 class _Watched:
     """The methods that a watched engine has beside its own."""
 
     _watch: ClassVar[Watch]
-    _original: ClassVar[Any]
 
     @property
     def summary(self) -> WatchSummary:
@@ -395,14 +393,7 @@ class _Watched:
 
     def __reduce__(self) -> Any:
         # In another process, the engine is not watched.
-        own = type(self).__bases__[1]
-        plain: Any = object.__new__(own)
-        vars(plain).update({name: value for name, value in vars(self).items() if name != "_original"})
-        return _itself, (plain,)
-
-
-def _itself(engine: Any) -> Any:
-    return engine
+        return object.__new__, (type(self).__bases__[1],), vars(self)
 
 
 class _Expanding(_Watched):
@@ -413,7 +404,7 @@ class _Expanding(_Watched):
         watch.calls += 1
         watch.seen += len(states)
         if watch.calls != watch.due:
-            return self._original.expand(states, next_variable, excluded)
+            return cast(Any, super()).expand(states, next_variable, excluded)
         rows, given, copies = watch.take(len(states)), [], None
         try:
             if rows is not None:
@@ -422,7 +413,7 @@ class _Expanding(_Watched):
                 given = [copies.fetch(each, rows) for each in (states, next_variable, excluded)]
         except Exception as error:
             watch.fail(error)
-        result = self._original.expand(states, next_variable, excluded)
+        result = cast(Any, super()).expand(states, next_variable, excluded)
         try:
             if rows is not None and copies is not None:
                 named = result if isinstance(result, dict) else dict(zip(Expansion._fields, result, strict=False))
@@ -470,14 +461,11 @@ class _Copies:
 
 
 class _Stepping(_Watched):
-    """A watched `StepwiseEngine`."""
+    """A watched `StepwiseEngine` that takes one step at a time."""
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Any:
-        (taken,) = self._sample([query], [visited], lambda: [self._original.take_step(query, visited)])
+        (taken,) = self._sample([query], [visited], lambda: [super(_Stepping, self).take_step(query, visited)])  # type: ignore[misc]
         return taken
-
-    def take_steps(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]]) -> Any:
-        return self._sample(queries, visited, lambda: self._original.take_steps(queries, visited))
 
     def _sample(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]], take: Callable[[], Any]) -> Any:
         watch = self._watch
@@ -491,17 +479,27 @@ class _Stepping(_Watched):
         given = [tuple(each) for each in queries[rows]], [list(map(tuple, each)) for each in visited[rows]]
         taken = take()
         try:
-            watch.offer("steps", rows, self._original._show(*given, taken[rows]))
+            watch.offer("steps", rows, cast(Any, self)._show(*given, taken[rows]))
         except Exception as error:
             watch.fail(error)
         return taken
+
+
+class _SteppingTogether(_Stepping):
+    """A watched `StepwiseEngine` that takes many steps at once."""
+
+    def take_step(self, query: Any, visited: Sequence[Any]) -> Any:
+        return super(_Stepping, self).take_step(query, visited)  # type: ignore[misc]
+
+    def take_steps(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]]) -> Any:
+        return self._sample(queries, visited, lambda: super(_Stepping, self).take_steps(queries, visited))  # type: ignore[misc]
 
 
 class _Proving(_Watched):
     """A watched engine that proves candidates and records their steps."""
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        columns: Columns = self._original.prove(candidates, progress)
+        columns: Columns = cast(Any, super()).prove(candidates, progress)
         self._note(candidates, lambda rows: columns.candidates.num_steps[rows].sum(), self._offer, columns)
         return columns
 
@@ -527,7 +525,7 @@ class _Evaluating(_Proving):
     """A watched engine that also proves candidates without recording their steps."""
 
     def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress, **options: Any) -> Evaluation:
-        evaluation: Evaluation = self._original.evaluate(candidates, progress, **options)
+        evaluation: Evaluation = cast(Any, super()).evaluate(candidates, progress, **options)
         self._note(candidates, lambda rows: len(candidates.query), self._offer_endings, candidates, evaluation)
         return evaluation
 
@@ -564,21 +562,28 @@ def _around(engine: Any, watch: Watch, program: Program, limits: Limits, policy:
     if isinstance(engine, TensorEngine):
         kind = _Expanding
     elif isinstance(engine, StepwiseEngine):
-        kind = _Stepping
+        is_single = _own_class(engine).take_steps is StepwiseEngine.take_steps
+        kind = _Stepping if is_single else _SteppingTogether
     watch.prove_alone = engine.prove
     return _as_kind(engine, kind, watch)
 
 
+def _own_class(engine: Any) -> Any:
+    return type(engine).__bases__[1] if isinstance(engine, _Watched) else type(engine)
+
+
 def _as_kind(engine: Any, kind: type[_Watched], watch: Watch) -> Any:
-    """Return a copy of an engine whose class has the methods of `kind` before its own."""
-    own = type(engine)
-    names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    watched = copy.copy(engine)
-    for name in ("expand", "take_step", "take_steps", "prove", "evaluate"):
-        vars(watched).pop(name, None)
-    object.__setattr__(watched, "__class__", type(own.__name__, (kind, own), {**names, "_watch": watch}))
-    object.__setattr__(watched, "_original", engine)
-    return watched
+    """Give the engine a class that has the methods of `kind` before its own. A copy could release its memory twice."""
+    own = _own_class(engine)
+    names: dict[str, Any] = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    # A method of the instance, such as a compiled one, hides those of a class.
+    hidden = {name: value for name, value in vars(engine).items() if name in vars(kind) and callable(value)}
+    if hidden:
+        own = type(own.__name__, (own,), {**names, **{name: staticmethod(each) for name, each in hidden.items()}})
+    for name in hidden:
+        del vars(engine)[name]
+    object.__setattr__(engine, "__class__", type(own.__name__, (kind, own), {**names, "_watch": watch}))
+    return engine
 
 
 class WatchedLines(_Watched):
