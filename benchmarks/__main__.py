@@ -35,6 +35,7 @@ BENCHMARKS: Final = {
     "taps": ("taps", "taps in compiled engines of other styles, with planted faults"),
     "coverage": ("coverage", "how often the intervals between two evaluations contain the true difference"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
+    "watch": ("watch", "the slow-down of an engine that is watched"),
     "hunt": ("fuzzing", "generated problems up to the first that shows a planted fault, or on which a law fails"),
 }
 """The module and one line of help of each benchmark, whose function is `run_NAME`."""

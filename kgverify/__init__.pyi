@@ -14,6 +14,7 @@ from kgverify.api.record import record as record
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify
+from kgverify.api.watch import watch as watch
 from kgverify.api.why import why as why
 from kgverify.comparison.equality import Equality as Equality
 from kgverify.comparison.result import Verdict as Verdict

@@ -99,6 +99,11 @@ class KnowledgeGraph(ShownAsText):
         """The warnings about reading options and about rules left out, which reports repeat."""
         return tuple(warning for warning in self.warnings if ": --" in warning or "without a body left out" in warning)
 
+    @property
+    def has_splits(self) -> bool:
+        """True if a split has triples; a program without a graph has none."""
+        return any(getattr(self, split) for split in get_args(Split))
+
     def __str__(self) -> str:
         """Return the name, and the numbers of triples, rules and domains."""
         splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))

@@ -28,7 +28,7 @@ from kgverify.program.outcomes import Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.execution.compilation import FUSED
-from kgverify.prover.execution.device import HostCopy, PendingCopy, on_device
+from kgverify.prover.execution.device import on_device
 from kgverify.prover.execution_choice import Wanted, check_layout, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
@@ -46,6 +46,7 @@ from kgverify.prover.tick.tick import (
     empty_work,
 )
 from kgverify.prover.tower.launch import with_precision
+from kgverify.torch.host_copy import HostCopy, PendingCopy
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.schema import TraceLevel

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -224,10 +225,12 @@ class Processes(Workers):
     """Processes on this machine, each with one thread. If one ends, the others continue.
 
     They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them immediately.
+
+    imports_main: whether they import the user's script again, so that they know its functions
     """
 
-    def __init__(self, jobs: int) -> None:
-        self._processes = [_Process() for _ in range(jobs)]
+    def __init__(self, jobs: int, *, imports_main: bool = True) -> None:
+        self._processes = [_Process(_Context() if imports_main else _ContextWithoutMain()) for _ in range(jobs)]
         self._free: SimpleQueue[_Process] = SimpleQueue()
         for each in self._processes:
             self._free.put(each)
@@ -297,7 +300,8 @@ class _Process:
 
     _known: "tuple[_Shared, ...]" = ()
 
-    def __init__(self) -> None:
+    def __init__(self, context: SpawnContext) -> None:
+        self._context = context
         self._start()
 
     def do(self, function: Callable[..., T], arguments: Sequence[object], named: dict[str, object]) -> T:
@@ -331,7 +335,7 @@ class _Process:
         # Do not fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
         own = os.environ.get(_SAFE_PATH)
         with _changing, _environment((_SAFE_PATH,)):
-            self.executor = ProcessPoolExecutor(1, mp_context=_Context(), initializer=_begin, initargs=(own,))
+            self.executor = ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin, initargs=(own,))
         _start_process(self.executor)
         processes: dict[int, BaseProcess] = self.executor._processes  # type: ignore[assignment]
         (self._process,) = processes.values()
@@ -348,6 +352,24 @@ class _SpawnedProcess(SpawnProcess):
 
 class _Context(SpawnContext):
     Process = _SpawnedProcess
+
+
+class _ProcessWithoutMain(_SpawnedProcess):
+    """A process that does not import the user's script, which may lack the guard `if __name__ == "__main__"`."""
+
+    def start(self) -> None:
+        """Start the process."""
+        main = vars(sys.modules["__main__"])
+        hidden = {name: main.get(name) for name in ("__spec__", "__file__")}
+        main |= dict.fromkeys(hidden)
+        try:
+            super().start()
+        finally:
+            main |= hidden
+
+
+class _ContextWithoutMain(SpawnContext):
+    Process = _ProcessWithoutMain
 
 
 @contextmanager

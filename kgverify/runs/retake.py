@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.codes import Code, Coded
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.protocol import Engine, positions_of, take_positions
+from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind, Outcome
@@ -43,26 +43,37 @@ OF_POLICY: Final = frozenset(
 MakeEngine = Callable[[Program, Limits, Policy], Engine]
 
 
-def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Trace, int]:
+def retake_steps(
+    recorded: Trace,
+    make: MakeEngine,
+    limits: DeclaredLimits,
+    policy: Policy = SHORTEST,
+    positions: Positions | None = None,
+) -> tuple[Trace, int]:
     """Let an engine take a step from each goal of a trace, with the goals that the trace visited before.
 
     Return the candidates and goals of the trace with the engine's resolvents, and the number of recorded steps from whose
     goals no engine can start. These steps stay as recorded.
 
-    limits: a limit that is unknown here is taken from the trace; else it is the default
+    limits:    a limit that is unknown here is taken from the trace; else it is the default
+    policy:    the engine's policy; if the trace has another one, choices, scores and outcomes stay as recorded
+    positions: the goals visited before each step; by default those of the trace
 
     UserError if the trace does not contain its goals, facts and rules.
     """
     if not has_goals(recorded.header.level) or "steps.goal_atoms" not in recorded.fields:
         raise _lacking(recorded, "goals")
-    has_policy = recorded.header.policy.name == SHORTEST.name
-    engine, complete, facts = _make(recorded, make, limits)
+    has_policy = recorded.header.policy.name == policy.name
+    engine, complete, facts = _make(recorded, make, limits, policy)
     canonical = complete.dialect.forgets_names
     knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
     given = recorded.columns._replace(stages=no_stage_items())
     if not (knows_depth and skips_unary):
         given = _count_steps(given, skips_unary=skips_unary)
-    columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
+    if positions is None:
+        columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
+    else:
+        columns, num_left = _retake_part(given, positions, engine, complete.max_depth, canonical=canonical)
     if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
     if {"steps.choice", "resolvents.kind", "resolvents.atoms"} <= recorded.fields:
@@ -91,19 +102,21 @@ def prove_again(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> Tr
             where=recorded.source or "trace",
             fix="record the engine with kgverify record --policy, and compare both traces",
         )
-    engine, complete, facts = _make(recorded, make, limits)
+    engine, complete, facts = _make(recorded, make, limits, SHORTEST)
     columns = engine.prove(CandidateSet(*recorded.columns.candidates[:3]))
     return _as_trace(recorded, columns, engine.info, complete, facts, "on the candidates of")
 
 
-def _make(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Engine, Limits, NDArray[np.int32]]:
+def _make(
+    recorded: Trace, make: MakeEngine, limits: DeclaredLimits, policy: Policy
+) -> tuple[Engine, Limits, NDArray[np.int32]]:
     """Return an engine for the program of a trace, its limits, and the facts."""
     if recorded.facts is None:
         raise _lacking(recorded, "facts")
     first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])
     program = Program(recorded.symbols, recorded.facts[first], recorded.rules or (), (), (), ())
     complete = DeclaredLimits(**{**_known(recorded.header.limits), **_known(limits)}).with_defaults()
-    return make(program, complete, SHORTEST), complete, program.facts
+    return make(program, complete, policy), complete, program.facts
 
 
 def _lacking(recorded: Trace, what: str) -> UserError:
@@ -147,7 +160,7 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
     num = len(columns.candidates.query)
     for begin in range(0, num or 1, _CANDIDATES):
         part = select_candidates(columns, np.arange(begin, min(begin + _CANDIDATES, num)))
-        taken, left = _retake_part(part, engine, max_depth, canonical=canonical)
+        taken, left = _retake_part(part, positions_of(part), engine, max_depth, canonical=canonical)
         parts.append(taken)
         num_left += left
     return concatenate(parts), num_left
@@ -225,9 +238,10 @@ def _follow_choices(columns: Columns, recorded: Columns) -> Columns:
     return columns._replace(steps=columns.steps._replace(num_atoms=num_atoms, goal_atoms=goal_atoms))
 
 
-def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:
+def _retake_part(
+    recorded: Columns, positions: Positions, engine: Engine, max_depth: int, *, canonical: bool
+) -> tuple[Columns, int]:
     steps = recorded.steps
-    positions = positions_of(recorded)
     if canonical:
         positions = positions._replace(atoms=renumber(positions.atoms, starts_of(positions.num_atoms)))
     # A recorded depth beyond the limit contradicts the trace itself.

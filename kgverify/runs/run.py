@@ -202,9 +202,7 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
 
 def reference_triples(run: Run) -> NDArray[np.int32] | None:
     """Return the triples that tell the reference the positives; None if its dialect treats corruptions the same way."""
-    # The program of a trace has no splits.
-    has_splits = any((run.graph.train, run.graph.valid, run.graph.test))
-    return run.triples if has_splits and run.limits.dialect.exclusion == "positives_only" else None
+    return run.triples if run.graph.has_splits and run.limits.dialect.exclusion == "positives_only" else None
 
 
 def reference_pipeline(run: Run) -> Pipeline:
@@ -241,7 +239,8 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
         run=RunInfo(
             graph=run.graph.name,
             split=run.split,
-            num_queries=len(run.queries),
+            # The program of a trace or of a watched engine has no queries.
+            num_queries=len(run.queries) if run.graph.has_splits else 0,
             num_corruptions=run.num_corruptions,
             seed=run.seed,
             rank_tolerance=RANK_TOLERANCE,

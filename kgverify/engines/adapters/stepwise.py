@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import Positions, make_positions
 from kgverify.errors import UserError, check_known, count_of
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import number_variables
@@ -118,6 +118,17 @@ class StepwiseEngine:
                 fix="give Resolvent((), Origin.NONE, 0, GoalKind.FALSE) where nothing is left",
             )
         return taken
+
+    def _show(
+        self, queries: Sequence[Any], visited: Sequence[Sequence[Any]], taken: Sequence[Taken]
+    ) -> tuple[Positions, Columns]:
+        """Return the positions of steps that were taken, and the steps, each as a candidate."""
+        num = len(queries)
+        atoms = np.array(queries, np.int32).reshape(-1, 3)
+        candidates = CandidateSet(np.arange(num, dtype=np.int32), np.full(num, Side.NONE, np.int8), atoms)
+        depth = np.array([len(goals) - 1 for goals in visited], np.uint16)
+        steps = [[self._choose(goals[-1], len(goals) - 1, each)] for goals, each in zip(visited, taken, strict=True)]
+        return make_positions(candidates, depth, visited), collect(candidates, steps)
 
     def _choose(self, goal: Goal, depth: int, taken: Taken) -> TakenStep:
         scores = [each.score for each in taken.resolvents]

@@ -24,7 +24,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, STEP_STAGES, GoalKind, Outcome, Stage
+from kgverify.program.outcomes import ENDS, STEP_STAGES, GoalKind, Outcome, Side, Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import (
@@ -338,7 +338,16 @@ class TensorEngine:
 
         Returns the steps, each as a separate candidate, and the states that they lead to.
         """
-        found = self._expand(state)
+        return self._read_step(self._expand(state), candidates, state, depth, visited)
+
+    def _read_step(
+        self,
+        found: Expansion,
+        candidates: CandidateSet,
+        state: _State,
+        depth: NDArray[np.uint16],
+        visited: Sequence[set[Any]],
+    ) -> tuple[Columns, _State]:
         num, size = found.successors.shape[:2]
         # One more column than successors: FALSE if the environment rejects every successor, or an empty goal if the
         # count is beyond the list.
@@ -506,6 +515,9 @@ class TensorEngine:
         if self.tap_log.seen:
             # Only then does the engine show stages.
             self.probe = self._probe
+        return self._read_result(result, len(state.states))
+
+    def _read_result(self, result: Any, num: int) -> Expansion:
         try:
             made = Expansion(**result) if isinstance(result, Mapping) else Expansion(*result)
         except TypeError as error:
@@ -516,7 +528,6 @@ class TensorEngine:
         if self._gives and gives != self._gives:
             raise self._misshapen(f"{', '.join(sorted(gives ^ self._gives))} given in some calls only")
         self._gives = gives
-        num = len(state.states)
         successors = self._read("successors", made.successors, "integers", num, None, None, 3)
         every = self._read("scores", made.scores, "floats", num, successors.shape[1])
         self._has_short_scores = every is not None and every.dtype == np.float32
@@ -550,6 +561,48 @@ class TensorEngine:
 
     def _misshapen(self, message: str) -> UserError:
         return UserError(message, where=f"{self._where}.expand", fix=f"write {SIGNATURE}")
+
+
+def read_call(engine: TensorEngine, given: Sequence[Ids], result: Any) -> tuple[Positions, Columns]:
+    """Return the goals of a recorded call of `expand`, and its steps, each as a candidate; idle states are left out.
+
+    given: the three arguments; result: what was returned. UserError if it has the wrong form
+
+    The depth and the goals visited before are unknown: each derivation begins with its state.
+    """
+    state = _State(*(np.asarray(each, np.int64) for each in given))
+    found = engine._read_result(result, len(state.states))
+    is_open = engine._translate.decode(state.states).num_atoms > 0
+    if engine.limits.exclude_query:
+        # From a state without a query, the reference would exclude its first atom.
+        is_open &= engine._translate.decode(state.excluded).num_atoms > 0
+    rows = np.flatnonzero(is_open)
+    state, found = state.take(rows), Expansion(*(None if each is None else each[rows] for each in found))
+    goal = engine._translate.decode(state.states)
+    atoms = goal.atoms.astype(np.int32)
+    excluded = engine._translate.decode(state.excluded)
+    first = atoms[starts_of(goal.num_atoms)[:-1]]
+    first[excluded.num_atoms > 0] = excluded.atoms[starts_of(excluded.num_atoms)[:-1][excluded.num_atoms > 0]]
+    num = len(rows)
+    candidates = CandidateSet(np.arange(num, dtype=np.int32), np.full(num, Side.NONE, np.int8), first)
+    ones, depth = np.ones(num, np.uint32), np.zeros(num, np.uint16)
+    positions = Positions(candidates, depth, ones, goal.num_atoms.astype(np.uint16), atoms)
+    remembers = MEMORIES[engine.memory]
+    goals = np.split(atoms, starts_of(goal.num_atoms)[1:-1]) if num else []
+    visited = [set() if remembers is None else {remembers(each.tolist())} for each in goals]
+    columns = engine._read_step(found._replace(done=None, success=None), candidates, state, depth, visited)[0]
+    if found.done is not None and found.success is not None:
+        # It may also have ended at a limit of the depth, which is unknown here.
+        outcome = np.where(
+            found.done & ~found.success & (columns.steps.outcome == Outcome.PROVED),
+            Outcome.FAILED,
+            columns.steps.outcome,
+        )
+        outcome = np.where(found.done & found.success, Outcome.PROVED, outcome).astype(np.int8)
+        columns = columns._replace(
+            candidates=columns.candidates._replace(outcome=outcome), steps=columns.steps._replace(outcome=outcome)
+        )
+    return positions, columns
 
 
 def _to_numpy(value: Any) -> NDArray[Any] | None:

@@ -187,6 +187,18 @@ class TermEngine(StepwiseEngine):
             return TakenStep(goal, depth, taken, -1, Outcome.FAILED, 0.0)
         return super()._choose(goal, depth, taken)
 
+    def _show(
+        self, queries: Sequence[Any], visited: Sequence[Sequence[Any]], taken: Sequence[Taken]
+    ) -> tuple[Positions, Columns]:
+        encoded = []
+        for query, goals, each in zip(queries, visited, taken, strict=True):
+            numbers: dict[str, int] = {}
+            seen = [self._encode(goal, numbers) for goal in goals]
+            given = Taken([r._replace(atoms=self._encode(r.atoms, numbers)) for r in each.resolvents])
+            encoded.append((self._encode([query], numbers)[0], seen, given))
+        queries, visited, taken = zip(*encoded, strict=True)
+        return super()._show(queries, visited, taken)
+
     def _read_queries(self, candidates: CandidateSet) -> list[Any]:
         return [self._decode(atom) for atom in candidates.atom.tolist()]
 

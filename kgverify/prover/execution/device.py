@@ -8,11 +8,10 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from kgverify.errors import UserError
@@ -199,74 +198,6 @@ def _take_gpu(number: int) -> None:
     torch.cuda.set_device(number)
 
 
-T = TypeVar("T")
-
-_SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def signed_type(dtype: DTypeLike) -> torch.dtype:
-    """Return the tensor type for an array type: for unsigned numbers, the signed type that holds their bits."""
-    kind = np.dtype(dtype)
-    return torch.float32 if kind == np.float32 else _SIGNED[kind.itemsize]
-
-
-class PendingCopy(Generic[T]):
-    """A value whose arrays are being copied to the host. value: its arrays have their sizes, but no numbers before `wait`."""
-
-    def __init__(self, value: T, copies: "HostCopy | None" = None) -> None:
-        self.value, self._sending = value, copies
-
-    def wait(self) -> T:
-        """Wait for the copies and return the complete value."""
-        if self._sending is not None:
-            self._sending.wait()
-        return self.value
-
-
-class HostCopy:
-    """Copies of tensors to the host, on a separate stream: `fetch` prepares a copy, and `begin` begins all prepared copies.
-
-    If a tensor will be written again, fetch a clone of it, or call `wait_for_copies` before the write.
-    """
-
-    def __init__(self) -> None:
-        self._prepared: list[tuple[Tensor, Tensor]] = []
-        self._event: torch.cuda.Event | None = None
-
-    def fetch(self, tensor: Tensor, dtype: DTypeLike) -> NDArray[Any]:
-        """Return the array that will hold a tensor's values, converted to an integer type; floats keep their type."""
-        if tensor.is_floating_point():
-            kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-        else:
-            # Unsigned numbers keep their bits.
-            kind, tensor = np.dtype(dtype), tensor.to(signed_type(dtype))
-        if not tensor.is_cuda:
-            return tensor.contiguous().clone().numpy().view(kind)
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._prepared.append((host, tensor))
-        return host.numpy().view(kind)
-
-    def begin(self) -> None:
-        """Begin the prepared copies."""
-        if not self._prepared:
-            return
-        stream = _side_stream(self._prepared[0][1].device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for host, tensor in self._prepared:
-                host.copy_(tensor, non_blocking=True)
-                # The memory of the tensor must not be reused before it has been read.
-                tensor.record_stream(stream)
-        self._prepared.clear()
-        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        self._event.record(stream)
-
-    def wait(self) -> None:
-        """Wait until every copy that has begun is complete."""
-        if self._event is not None:
-            self._event.synchronize()
-
-
 def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     """Copy tensors to the host, with a single wait."""
     copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in tensors]
@@ -275,17 +206,3 @@ def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.current_stream().synchronize()
     return [copy.numpy() for copy in copies]
-
-
-def wait_for_copies(device: torch.device) -> None:
-    """Let all later launches wait for the copies that have begun."""
-    torch.cuda.current_stream(device).wait_stream(_side_stream(device))
-
-
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return _STREAMS[device]

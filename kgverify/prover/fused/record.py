@@ -10,14 +10,7 @@ from torch import Tensor
 from kgverify.engines.protocol import StepDigests
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.device import (
-    HostCopy,
-    PendingCopy,
-    copy_to_host,
-    count_processors,
-    signed_type,
-    wait_for_copies,
-)
+from kgverify.prover.execution.device import copy_to_host, count_processors
 from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.fused.note_kernels import (
     digest_kernel,
@@ -31,6 +24,7 @@ from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work, make_tuple_type
 from kgverify.prover.tick.stage_ticks import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY
+from kgverify.torch.host_copy import HostCopy, PendingCopy, signed_type, wait_for_copies
 from kgverify.trace.model.columns import FIELD_OF, STEP_COLUMNS, Digests, Resolvents, Steps
 
 _LANES: Final = 128

@@ -12,7 +12,7 @@ from torch import Tensor
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import StepDigests
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.device import PendingCopy, compile_ahead, copy_to_host, count_processors, free_memory
+from kgverify.prover.execution.device import compile_ahead, copy_to_host, count_processors, free_memory
 from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
 from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
@@ -25,6 +25,7 @@ from kgverify.prover.tick.stage_ticks import Chunk
 from kgverify.prover.tick.tick import TickLoop, restart_
 from kgverify.prover.tower.launch import build_tower_parameters, declare_error, draw_goals, launch_tower, sample_size
 from kgverify.prover.tower.portable import CONTENDERS, CONTEST, EXACT, score_contests
+from kgverify.torch.host_copy import PendingCopy
 
 
 class Scoring(NamedTuple):

@@ -12,11 +12,11 @@ from kgverify.engines.protocol import Results, StepDigests
 from kgverify.errors import InternalError, UserError
 from kgverify.program.outcomes import Origin
 from kgverify.prover.execution.compilation import captures_graphs, compile_function
-from kgverify.prover.execution.device import HostCopy, PendingCopy
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.state import GOAL, OPEN, PAD, Derivations, Pool, StepRecord, TickGaps, Work
 from kgverify.prover.tick.tick import Setting, TickLoop, copy_buffers_, restart_, tick
+from kgverify.torch.host_copy import HostCopy, PendingCopy
 from kgverify.trace.model.columns import (
     FIELD_OF,
     STEP_COLUMNS,
