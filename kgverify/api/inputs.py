@@ -1,7 +1,7 @@
 """The engines that users pass to the public functions: made for a run, tried once if just built, or stored as text."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def _try(built: Built, mode: str, device: str) -> None:
 
 @contextmanager
 def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Iterator[Pipeline]:
-    """Provide the pipeline of an engine until the context ends: with its processes or its own caches of compiled code."""
+    """Provide the pipeline of an engine until the context ends, with its processes."""
     if engine == REFERENCE or isinstance(engine, Reference):
         from kgverify.runs.fan_out import choose_jobs, reference_over
 
@@ -77,8 +77,7 @@ def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Worklo
         with reference_over(run, jobs=jobs, scheduler=asked.scheduler) as pipeline:
             yield pipeline
     else:
-        with engine.running() if isinstance(engine, EngineMaker) else nullcontext():
-            yield make_pipeline(engine, run, where=where, work=work)
+        yield make_pipeline(engine, run, where=where, work=work)
 
 
 def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Pipeline:

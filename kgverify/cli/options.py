@@ -59,7 +59,7 @@ def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any
     return pairs
 
 
-TUNED: Final[Kinds] = {"precision": str, "slots": int, "memory": str, "fresh_cache": bool}
+TUNED: Final[Kinds] = {"precision": str, "slots": int, "memory": str}
 _FILES: Final[Kinds] = dict.fromkeys(("train", "valid", "test", "domains", "rule_variables", "columns"), str) | {
     "skip_rules": bool
 }
@@ -117,15 +117,13 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
 
     Attributes:
         tune: precision=float32, bf16x3, fp16 or bf16: that of the policy's matrix products, docs/evaluating.md; slots=N:
-            derivations that are proved at the same time; memory=8GiB: the maximum of an evaluation's batch;
-            fresh_cache=true: compile into empty caches.
+            derivations that are proved at the same time; memory=8GiB: the maximum of an evaluation's batch.
     """
 
     precision: Annotated[str, Parameter(parse=False)] = "float32"
     slots: Annotated[int | None, Parameter(parse=False)] = None
     memory: Annotated[int | str | None, Parameter(parse=False)] = None
     faults: Faults = ()
-    fresh_cache: Annotated[bool, Parameter(parse=False)] = False
     work: Annotated[object, Parameter(parse=False)] = None
     tune: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
 

@@ -5,7 +5,6 @@ Nothing that an engine needs is imported before it is made. Other packages add e
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -101,10 +100,6 @@ class EngineMaker(Protocol):
 
     def planned_for(self, work: Workload | Sizes) -> "EngineMaker":
         """Return the same maker with the given sizes, or with sizes chosen for the work."""
-        ...
-
-    def running(self) -> AbstractContextManager[None]:
-        """Enter this context while the engine runs."""
         ...
 
     def find_built(self, mode: str) -> Built | None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
@@ -59,7 +58,6 @@ class Evaluator:
         memory: Maximum memory of an evaluation's batch, such as 8GiB or a number of bytes; half of the free memory if not
             given.
         faults: The names of faults to plant, such as fact-cap.
-        fresh_cache: Compile into empty caches, which are deleted afterwards.
         work: The work, or the sizes, for which the batch is planned.
 
     UserError for an unknown choice or fault.
@@ -76,7 +74,6 @@ class Evaluator:
     slots: int | None = None
     memory: int | str | None = None
     faults: Sequence[str] | str = ()
-    fresh_cache: bool = False
     work: Workload | Sizes | None = None
 
     name: ClassVar[str] = COMPILED
@@ -236,14 +233,6 @@ class Evaluator:
         from kgverify.prover.execution.device import join_team
 
         return join_team()
-
-    def running(self) -> AbstractContextManager[None]:
-        """Enter this context while the engine runs."""
-        if not self.fresh_cache:
-            return nullcontext()
-        from kgverify.prover.execution.compilation import fresh_caches
-
-        return fresh_caches()
 
     def list_modes(self) -> list[str]:
         """Return the modes that this machine has, the quickest to start first."""

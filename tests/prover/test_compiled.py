@@ -9,13 +9,13 @@ import pytest
 import torch
 from engine_checks import assert_same
 from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
 from kgverify import CandidateSet, Columns, Limits, PolicySpec
 from kgverify.engines.protocol import positions_of
 from kgverify.laws import draw_problems
 from kgverify.program.outcomes import Outcome
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.execution.compilation import fresh_caches
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.problems.merge import merge
@@ -54,7 +54,7 @@ def compiled() -> Compiled:
     )
     before = counters["stats"]["unique_graphs"]
     counters["graph_break"].clear()
-    with fresh_caches():
+    with fresh_cache():
         columns = engine.prove(candidates)
     num_graphs = counters["stats"]["unique_graphs"] - before
     return Compiled(engine, eager, candidates, columns, num_graphs, dict(counters["graph_break"]))

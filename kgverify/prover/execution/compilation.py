@@ -3,8 +3,7 @@
 import os
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -176,13 +175,3 @@ class _explained_failures:
             where="mode",
             fix="use --mode eager, which compiles nothing",
         ) from error
-
-
-@contextmanager
-def fresh_caches() -> Iterator[None]:
-    """Compile everything anew, in temporary caches."""
-    import torch._inductor.utils as utils
-
-    fresh: Any = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
-    with fresh():
-        yield

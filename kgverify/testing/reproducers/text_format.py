@@ -41,7 +41,6 @@ from kgverify.testing.problems.problem import (
     SHORTEST,
     PolicySpec,
     Problem,
-    push_apart,
     rename_variables,
 )
 from kgverify.version import __version__
@@ -422,7 +421,6 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
         lockstep=header.choose("compared", header.text("compared", "free-running"), "in lockstep", "free-running"),
         neighbour=header.text("neighbour"),
         engine=header.read_engine("", COMPILED),
-        # Earlier versions wrote no line for the reference, which was always kgverify's own.
         reference=header.read_engine("reference_", REFERENCE),
         versions=header.pairs("versions", header.items("versions")),
         notes=header.texts("note"),
@@ -454,7 +452,7 @@ class _Header:
         switches = self.pairs("dialect", self.items("dialect"), _SWITCHES)
         numbers = self.pairs("limits", self.items("limits"), {name: getattr(Limits(), name) for name in NUMBERS})
         try:
-            problem = Problem(
+            return Problem(
                 **clauses,
                 constants=self._read_items("constants"),
                 limits=Limits(**numbers, dialect=Dialect(**switches)),
@@ -464,9 +462,6 @@ class _Header:
                 sizes=Sizes(**self.pairs("sizes", self.items("sizes"), DEFAULT_SIZES._asdict())),
                 vocabulary=self._read_vocabulary(),
             )
-            # Earlier versions pushed ids apart in this way only.
-            apart = self.pairs("spread", self.items("spread"), {"constants": 0, "predicates": 0, "after": 0})
-            return push_apart(problem, **apart) if apart else problem
         except UserError as error:
             if error.where in _SWITCHES:
                 raise self.error(error.message, error.fix, "dialect") from None
