@@ -67,7 +67,7 @@ def test_a_fault_is_found_at_the_same_step_as_by_a_comparison_with_the_reference
     ("options", "said"),
     [
         ({"limits": kv.Limits(max_depth=5)}, "limits max_depth: 20 there, 5 here"),
-        ({"limits": kv.Limits(dialect=kv.Dialect(memory="set"))}, "limits dialect memory: default there, set here"),
+        ({"limits": kv.Limits(dialect=kv.Dialect(memory="set"))}, "limits dialect memory: not given there, set here"),
         ({"seed": 1}, "queries seed: 0 there, 1 here"),
         ({"queries": kv.Queries(2, 5, "valid")}, "queries split: test there, valid here"),
         ({"policy": "two_tower"}, "policy: shortest there"),
@@ -84,13 +84,16 @@ def test_another_run_is_inconclusive_with_what_differs(path: Path, options, said
 
 def test_another_schema_and_other_queries_are_inconclusive(path: Path):
     lines = json.loads(path.read_text())["candidates"]
+    second = "1 locatedInCR(azerbaijan, asia), 11 candidates,"
     for changes, said in (
         ({"schema_version": 1}, "schema_version: 1 there"),
         (
             {"candidates": [lines[0], lines[0]]},
-            "query 0 locatedInCR(armenia, asia) with 11 candidates there, 1 locatedInCR(",
+            f"query 1: 0 locatedInCR(armenia, asia), 11 candidates, there, {second} here",
         ),
-        ({"candidates": lines[:1]}, "query nothing there, 1 locatedInCR("),
+        ({"candidates": lines[:1]}, f"query 1: not given there, {second} here"),
+        ({"candidates": [*lines, lines[1]]}, f"query 2: {second} there, not given here"),
+        ({"candidates": [lines[0], lines[1][:-17]]}, "query 1: 1 locatedInCR(azerbaijan, asia), 10 candidates, there"),
     ):
         before = path.read_text()
         alter(path, **changes)
