@@ -238,6 +238,8 @@ def assert_golden(request: pytest.FixtureRequest) -> "Callable[..., Report]":
         options.setdefault("reference", request.getfixturevalue("kgverify_reference") or None)
         if (own := _read_dialect(request.config)) is not None:
             options.setdefault("limits", kv.DeclaredLimits(dialect=own))
+        minimum = read_option(request.config, "minimum", request.node.get_closest_marker("kgverify"))
+        options.setdefault("equality", kv.Equality(minimum=minimum))
         update = bool(request.config.getoption("--kgverify-update"))
         report = kv.golden(request.config.rootpath / path, factory, update=update, **options)
         if report.verdict is not kv.Verdict.AGREE:

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
@@ -109,12 +107,8 @@ def golden_job(
     stored = Golden(Path(path), update=update)
     job = Job() if stored.file is None else stored.file.make_job()
     graph = given["graph"] if "graph" in given else load_named_graph(job.source, str(path))
-    limits = given.get("limits", DeclaredLimits())
-    limits = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
-    proofs = Proofs(
-        msgspec.structs.replace(job.proofs.limits or DeclaredLimits(), **limits),
-        given.get("policy", job.proofs.policy),
-    )
+    limits = given.get("limits", DeclaredLimits()).completed(job.proofs.limits or DeclaredLimits())
+    proofs = Proofs(limits, given.get("policy", job.proofs.policy))
     queries = replace(job.queries, **{each: value for each, value in given.items() if hasattr(job.queries, each)})
     job = Job(Source(graph), queries, engines, proofs, equality)
     return verify_job(job, save=save, command=command, phase=phase, judge=partial(stored.verify, job))

@@ -207,6 +207,11 @@ class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the limits with the default of each unknown one."""
         return Limits(**{name: value for name, value in msgspec.structs.asdict(self).items() if value is not None})
 
+    def completed(self, others: "DeclaredLimits") -> "DeclaredLimits":
+        """Return the limits; an unknown one is that of others."""
+        own = msgspec.structs.asdict(self)
+        return msgspec.structs.replace(others, **{name: each for name, each in own.items() if each is not None})
+
     def describe(self) -> str:
         """Return the limits as text; the default dialect is not named."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -22,7 +22,7 @@ from kgverify.files.remote import names_url
 from kgverify.graphs.formats.ids import PykeenObject
 from kgverify.graphs.graph import GraphFiles, KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.program.limits import DeclaredLimits, Limits, declare_limits
 from kgverify.report.content import ReportContent
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, find_limits
 from kgverify.runs.run import MOST, Run, load_policy
@@ -204,8 +204,9 @@ class Job:
         limits = self.proofs.limits or DeclaredLimits()
         if limits.unknown:
             # A stored job has all of them, so that no engine is loaded here that only a file names.
-            declared = find_limits(self.engines.engine, self.engines.reference)
-            limits = msgspec.structs.replace(limits, **{n: declared[n] for n in limits.unknown if n in declared})
+            limits = limits.completed(
+                declare_limits(find_limits(self.engines.engine, self.engines.reference), "engine")
+            )
         limits = limits.with_defaults()
         graph.queries(queries.split)
         return Run(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -115,7 +115,7 @@ def _make(
         raise _lacking(recorded, "facts")
     first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])
     program = Program(recorded.symbols, recorded.facts[first], recorded.rules or (), (), (), ())
-    complete = DeclaredLimits(**{**_known(recorded.header.limits), **_known(limits)}).with_defaults()
+    complete = limits.completed(recorded.header.limits).with_defaults()
     return make(program, complete, policy), complete, program.facts
 
 
@@ -149,10 +149,6 @@ def describe_left(num: int) -> Coded:
     verbs = ("starts", "was") if num == 1 else ("start", "were")
     where = "from a goal with a hole or without atoms"
     return Code.STEPS_LEFT.mark(f"{count_of(num, 'recorded step')} {verbs[0]} {where}, and {verbs[1]} not judged")
-
-
-def _known(limits: DeclaredLimits) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
 
 
 def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:

@@ -7,7 +7,6 @@ reference proves only the candidates that differ.
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -94,29 +93,25 @@ class GoldenFile(
     def list_differences(self, here: Self) -> list[str]:
         """Return the differences from the file that this run would write, apart from the place of the graph and digests."""
         # Weights are the same wherever their file is.
-        left, right = (
-            msgspec.to_builtins(each)
-            | {"graph": None, "policy_sha256": None, "candidates": None, "policy": each.policy_sha256 or each.policy}
-            for each in (self, here)
-        )
-        if changes := [*_list_changes(left, right)]:
-            return changes
         both = [
-            [f"{label} with {count_of(len(digests), 'candidate')}" for label, digests in each.split()]
+            msgspec.to_builtins(each)
+            | {"graph": 0, "policy_sha256": 0, "candidates": 0, "policy": each.policy_sha256 or each.policy}
             for each in (self, here)
         ]
-        odd = [(old, new) for old, new in zip_longest(*both, fillvalue="nothing") if old != new]
-        return [f"query {old} there, {new} here" for old, new in odd[:1]]
+        lines = [
+            dict(enumerate(f"{label}, {count_of(len(digests), 'candidate')}," for label, digests in each.split()))
+            for each in (self, here)
+        ]
+        return [*_list_changes(both[0], both[1])] or [*_list_changes(lines[0], lines[1], "query")][:1]
 
 
 def _list_changes(old: Any, new: Any, name: str = "") -> Iterator[str]:
     """Yield each value that differs between two nested mappings, with the keys that lead to it."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        if old != new:
-            yield f"{name}: {old} there, {new} here"
-        return
-    for key in {**old, **new}:
-        yield from _list_changes(old.get(key, "default"), new.get(key, "default"), f"{name} {key}".lstrip())
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _list_changes(old.get(key, "not given"), new.get(key, "not given"), f"{name} {key}".lstrip())
+    elif old != new:
+        yield f"{name}: {old} there, {new} here"
 
 
 def read_golden(path: Path) -> GoldenFile:

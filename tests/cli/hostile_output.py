@@ -186,6 +186,7 @@ FAST = [
 diff --graph absent
 diff run/expected.h5 absent.h5
 evaluate --graph absent
+golden budget.toml
 evaluate --compare lines.jsonl
 record --graph absent --engine reference -o new.h5
 report run
@@ -235,6 +236,9 @@ trace repair trace.h5 --json -
 ENGINES = (
     "diff run/expected.h5 run/actual.h5 --json -",
     "evaluate --engine reference --graph graph --queries 1 --corruptions 1 --json -",
+    "golden new.golden --engine reference --graph graph --queries 1 --corruptions 1 --json -",
+    "golden new.golden --engine reference --graph graph --seed 1",
+    "golden new.golden --engine reference --graph graph --update",
     "record --graph graph --engine reference --queries 1 --corruptions 1 -o new.h5",
     "replay found.kg --pytest test_found.py --log hostile.log",
     "replay found.kg --python",

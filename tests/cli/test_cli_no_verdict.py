@@ -118,6 +118,7 @@ TWO = "--queries 2 --corruptions 4"
 ENDS = {
     f"diff --engine reference {TWO}": True,
     "diff expected.h5 expected.h5": True,
+    f"golden new.golden --engine reference {TWO}": True,
     f"record --engine reference {TWO} -o new.h5": True,
     "show expected.h5": True,
     "show wrong --divergence 1": True,

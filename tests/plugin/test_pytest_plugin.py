@@ -236,3 +236,25 @@ def test_engines_references_problems_and_graphs_come_from_options_marks_and_call
     assert "1 failed, 4 passed" in printed, printed
     assert "toy_engine 8 examples" in printed
     assert "nothing was checked, since the test never calls assert_equivalent" in printed
+
+
+@pytest.mark.deep
+def test_a_missing_golden_file_is_written_and_fails_the_test(folder: Path):
+    page = (ROOT / "docs" / "over-time.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (folder / "test_golden.py").write_text(block + "\n\ndef test_nothing(assert_golden):\n    pass\n")
+    printed = run_pytest(folder, "test_golden.py").stdout
+    assert "2 failed" in printed
+    assert re.search(
+        r"NotConforming: INCONCLUSIVE.*countries\.golden was missing, and\s.*22 candidates", printed, re.DOTALL
+    )
+    assert "nothing was checked, since the test never calls assert_golden" in printed
+    assert "1 failed, 1 passed" in run_pytest(folder, "test_golden.py").stdout
+    golden = folder / "countries.golden"
+    before = golden.read_text()
+    golden.write_text(re.sub(r": [0-9a-f]{16}", ": 0123456789abcdef", before))
+    printed = run_pytest(folder, "test_golden.py").stdout
+    assert "2 failed" in printed
+    assert "is stale: reference itself gives 2 candidates other steps" in re.sub(r"\s+E?\s*", " ", printed)
+    assert "1 failed, 1 passed" in run_pytest(folder, "--kgverify-update", "test_golden.py").stdout
+    assert golden.read_text() == before

@@ -23,6 +23,7 @@ TINY = "--queries 1 --corruptions 1 --device cpu"
 BASE = {
     "diff": f"{TINY} --mode eager",
     "evaluate": f"{TINY} --mode eager --check 1 --minimum none",
+    "golden": "NEW.golden --queries 1 --corruptions 1 --engine reference",
     "record": "--queries 1 --corruptions 1 --engine reference -o NEW.h5",
     "report": "run",
     "show": "run --divergence 1",
