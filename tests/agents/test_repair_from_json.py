@@ -10,7 +10,7 @@ import pytest
 from planted_faults import FAULTS
 
 HERE = Path(__file__).parent
-OPTIONS = "--graph kin --split train --queries 5 --corruptions 8 --limits max_resolvents=3,max_atoms=3"
+OPTIONS = "--graph kin --split train --queries 6 --corruptions 8 --limits max_resolvents=3,max_atoms=3"
 COMMAND = [sys.executable, "-m", "kgverify", *f"diff --engine small_engine.py:Small {OPTIONS} --json -".split()]
 MIN_REPAIRED = 18
 
@@ -37,11 +37,11 @@ def test_a_program_that_knows_only_the_json_repairs_planted_faults(tmp_path: Pat
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (name, done.stderr)
         found[name] = json.loads(done.stdout)
-        assert found[name]["before"] == "DIVERGE", name
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
     repaired = [name for name, each in found.items() if each["after"] == "AGREE"]
     at_once = [name for name in repaired if len(found[name]["tried"]) == 1]
     print(f"repaired: {len(repaired)} of {len(FAULTS)}, {len(at_once)} of them at the first place")
     for name, each in found.items():
         print(f"{each['after']:12} {name}: {each['code']} {each['tried']}")
+    assert {each["before"] for each in found.values()} == {"DIVERGE"}
     assert len(repaired) >= MIN_REPAIRED
