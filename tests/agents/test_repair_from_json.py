@@ -10,7 +10,7 @@ import pytest
 from planted_faults import FAULTS
 
 HERE = Path(__file__).parent
-OPTIONS = "--graph kin --split train --queries 6 --corruptions 8 --limits max_resolvents=3,max_atoms=3"
+OPTIONS = "--graph kin --split train --queries 7 --corruptions 8 --limits max_resolvents=3,max_atoms=3"
 COMMAND = [sys.executable, "-m", "kgverify", *f"diff --engine small_engine.py:Small {OPTIONS} --json -".split()]
 MIN_REPAIRED = 18
 
