@@ -14,7 +14,7 @@ class Code(StrEnum):
     """The code of a kind of finding; it never changes, and is never used for another kind.
 
     KG1: the class of a difference, with the name of a `DifferenceClass`, or another failure of an engine. KG2: a reason
-    for INCONCLUSIVE. KG3: a difference that is no divergence. KG4: a doubt about a graph.
+    for INCONCLUSIVE. KG3: a difference that does not count as a divergence. KG4: a doubt about a graph.
     """
 
     MISSING = "KG101"

@@ -20,13 +20,12 @@ from kgverify.report.report import Report
 from kgverify.report.step_document import Derivation, StageLine
 from kgverify.report.stepper import ShownDivergence
 from kgverify.report.steps import ShownCandidateStep, ShownDerivation, ShownTrace
-from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.shrinking.shrink_run import ShrunkProblem
+from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
 
 SCHEMA = pathlib.Path(__file__).parents[1] / "docs" / "report.schema.json"
 TEMPLATE = "#/$defs/{name}"
 SHOWN = ShownTrace, ShownDerivation, ShownCandidateStep, ShownDivergence, ShownCauses
-LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, ShrunkProblem
+LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence
 """The results whose JSON has `next`, which the command line adds."""
 
 

@@ -55,7 +55,7 @@ def show_run(folder: str | Path) -> NextStep:
 
 
 def show_first(report: ReportContent) -> tuple[NextStep, ...]:
-    """Return the steps that show the first divergence, in the folder of the run; nothing if there is none."""
+    """Return the steps that show the first divergence, in the folder of the run, if it has one."""
     if report.first_cause is None:
         return ()
     return show_divergence(report.first_cause, number_of_first(report), None)

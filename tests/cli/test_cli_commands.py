@@ -111,7 +111,8 @@ def test_recording_says_what_it_recorded_and_overwrites_on_request_only(command,
     finished = command(*options, "--json", "-")
     trace = kv.open_trace(path)
     counts = {"num_candidates": 6, "num_steps": trace.num_steps, "num_resumed": 0}
-    assert json.loads(finished.stdout) == {"path": str(path), "accepted": [], **counts}
+    shown = {"does": "show it in names", "command": ["kgverify", "show", str(path), "--json", "-"]}
+    assert json.loads(finished.stdout) == {"path": str(path), "accepted": [], **counts, "next": [shown]}
     assert finished.stderr == f"{path}: 6 candidates, {trace.num_steps} steps\n"
     before = path.read_bytes()
     assert command(*options, "--seed", 1).exit_code == 2

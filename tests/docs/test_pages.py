@@ -45,6 +45,7 @@ PAGES = {
         parts=("## In Python", "## Your graph", "## Record", "The same in Python", "## Investigate"),
         printed=(r"AGREE\S* 22\s+DIVERGE .*DIVERGE", r"AGREE   22 candidates", r"\bAGREE\s+22\s"),
     ),
+    "docs/agents.md": Page(printed=(r"KG101 resolve missing .*",)),
     "docs/ci.md": Page(printed=(r"INCONCLUSIVE.*AGREE   22 candidates.*DIVERGE.*::error",)),
     "docs/evaluating.md": Page(until="## Several machines", printed=(r"\[0 0 1 1",)),
     "docs/fuzzing.md": Page(

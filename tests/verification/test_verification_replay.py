@@ -98,7 +98,7 @@ def test_uncounted_steps_are_not_counted_when_a_trace_is_judged(knows_depths: bo
 
 def test_traces_of_different_dialects_are_compared_only_if_the_user_allows_it():
     expected, actual = trace_in(Dialect()), trace_in(Dialect(ties="random"))
-    reason = "the dialects differ: ties is realistic in the expected dialect and random in the actual one"
+    reason = "the dialects differ: ties is realistic in the expected dialect and random in the actual one [KG209]"
     found = kv.kinds.compare(expected, actual)
     assert (found.verdict, found.reasons) == (Verdict.INCONCLUSIVE, (reason,))
     allowed = kv.compare(expected, actual, equality=Equality(allow_dialects=True))

@@ -24,6 +24,7 @@ from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError, count_of
 from kgverify.report.render.screen import Screen
 from kgverify.runs.job import EngineLike
+from kgverify.testing.campaigns.result import describe_signature
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import SUFFIX, Reproducer, read_reproducer, write_test
@@ -113,7 +114,7 @@ def shrink(
         steps.append(replay_again(path, engines.engine, engines.reference, trust=engines.trust))
         print_lines(console, f"written: {path}, where {what}   {steps[-1].does}: {steps[-1].text}")
     code.emit(console, shrunk.reproducer)
-    write_json(shrunk.data(), steps)
+    write_json(describe_signature(shrunk.reproducer.signature, output, shrunk.reproducer), steps)
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

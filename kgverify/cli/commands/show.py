@@ -23,6 +23,7 @@ from kgverify.report.steps import (
     render_trace,
     view_trace,
 )
+from kgverify.report.wording import number_of_first
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.save import REPORT, finish_saving, read_run, read_saved_report
@@ -105,9 +106,9 @@ def _show_run(folder: Path, candidate: int | None, step: int | None, divergence:
             where=str(folder),
             fix=f"kgverify show {shlex.quote(str(folder / 'expected.h5'))}, or the same with actual.h5",
         )
-    if settings.json_path is not None and divergence is None:
-        divergence = 1
     run = read_run(folder)
+    if settings.json_path is not None and divergence is None:
+        divergence = number_of_first(run.report)
     stepper = Stepper(run.report, run.expected, run.actual, run.stepped)
     console = make_result_console()
     if divergence is None:

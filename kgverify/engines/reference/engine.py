@@ -185,7 +185,7 @@ class ReferenceEngine:
         triples: NDArray[np.int32] | None = None,
     ) -> None:
         check_policy(policy, program, limits)
-        self._stages, self._triples = stages, triples
+        self.stages, self._triples = stages, triples
         self._replaced = [name for name in stages._fields if getattr(stages, name) is not getattr(OUR_STAGES, name)]
         self._given = program
         self._limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query)
@@ -243,7 +243,7 @@ class ReferenceEngine:
         for query, is_positive in zip(
             queries, find_positives(self._dialect.exclusion, candidates, self._triples), strict=True
         ):
-            yield derive_once(query, self._dialect, self._stages, is_positive)
+            yield derive_once(query, self._dialect, self.stages, is_positive)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
@@ -283,7 +283,7 @@ class ReferenceEngine:
 
         def take(goals: list[Goal], depth: int, num_uncounted: int = 0) -> Step:
             given = self._dialect, self.program, self._limits, self._policy, excluded, goals[-1], depth, set(goals)
-            return take_step(Situation(*given), self._stages, num_uncounted)
+            return take_step(Situation(*given), self.stages, num_uncounted)
 
         step = take(visited, depth)
         most = self._limits.max_depth

@@ -18,7 +18,6 @@ from math import inf
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from kgverify.codes import Code
 from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Minimum, find_missing
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
@@ -50,6 +49,7 @@ from kgverify.testing.campaigns.result import (
     Tally,
     Tried,
     Watch,
+    describe_signature,
     is_shrunk,
     mark_shrunk,
     name_source,
@@ -771,19 +771,10 @@ class _Run:
         divergences = []
         for signature in dict.fromkeys([*seen_in, *(found for _, _, found in self.replays if found)]):
             sighting = seen_in.get(signature, Sighting(signature=signature, index=-1))
-            each = FoundDivergence(
-                signature=str(signature),
-                stage=signature.stage,
-                kind=signature.kind,
-                code=Code.__members__.get(signature.kind.upper(), ""),
-                is_new=str(signature) not in allowed,
-                num_problems=sighting.count,
-                first=sighting.index,
-            )
-            if path := path_of.get(signature):
-                made = made_of[path]
-                each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
-                each.program, each.neighbour, each.message = str(made.problem), made.neighbour, made.message
+            path = path_of.get(signature)
+            each = describe_signature(signature, path, None if path is None else made_of[path])
+            each.is_new = str(signature) not in allowed
+            each.num_problems, each.first = sighting.count, sighting.index
             divergences.append(each)
         return divergences
 

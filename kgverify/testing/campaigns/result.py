@@ -337,7 +337,7 @@ Watch = Callable[[Tally], None]
 
 
 class FoundDivergence(msgspec.Struct, kw_only=True):
-    """A divergence, listed once for all problems that show it.
+    """A divergence, as `kgverify shrink` writes it, or `kgverify fuzz` once for all problems that show it.
 
     code:         the stable code of its kind: docs/verdicts.md has a section for each
     is_new:       whether no known divergence has its signature
@@ -352,7 +352,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     signature: str
     stage: str
     kind: str
-    is_new: bool
+    is_new: bool = True
     code: str = ""
     num_problems: int = 0
     first: int = -1
@@ -362,6 +362,18 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     program: str = ""
     neighbour: str = ""
     message: str = ""
+
+
+def describe_signature(
+    signature: Signature, path: Path | None = None, made: Reproducer | None = None
+) -> FoundDivergence:
+    """Describe the divergence of a signature, with its reproducer at a path, if there is one."""
+    code = Code.__members__.get(signature.kind.upper(), "")
+    found = FoundDivergence(signature=str(signature), stage=signature.stage, kind=signature.kind, code=code)
+    if made is not None:
+        found.file, found.size, found.is_shrunk = str(path), made.problem.size, is_shrunk(made)
+        found.program, found.neighbour, found.message = str(made.problem), made.neighbour, made.message
+    return found
 
 
 class KnownJudgement(Known, frozen=True, kw_only=True):

@@ -9,10 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from kgverify.codes import Code
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
@@ -305,24 +303,6 @@ class NoSlice(UserError):
     """An error: no part of the graph was found that diverges like the run."""
 
 
-class ShrunkProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `kgverify shrink`.
-
-    signature:   as `kgverify fuzz` and `kgverify replay` print it; code: the stable code of its class
-    program:     the minimal problem as text
-    neighbour:   the change after which both sides agree; empty if none is known
-    calls:       runs of the engine under test
-    is_finished: whether it ended before the limit on calls or seconds
-    """
-
-    signature: str
-    code: str
-    program: str
-    neighbour: str
-    calls: int
-    is_finished: bool
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShrunkRun(ShownAsText):
     """The result of shrinking a divergence of a run.
@@ -386,18 +366,6 @@ class ShrunkRun(ShownAsText):
     def problem(self) -> Problem:
         """The minimal problem."""
         return self.shrunk.problem
-
-    def data(self) -> "ShrunkProblem":
-        """Return the minimal problem, for JSON."""
-        failure = self.shrunk.failure
-        return ShrunkProblem(
-            signature=str(failure.signature),
-            code=Code.__members__.get(failure.signature.kind.upper(), ""),
-            program=str(self.problem),
-            neighbour=self.shrunk.change,
-            calls=self.shrunk.calls,
-            is_finished=self.shrunk.is_finished,
-        )
 
     def save(self, path: str | Path) -> Path:
         """Write the reproducer, and return its path. UserError if it cannot be written."""
