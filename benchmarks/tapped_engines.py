@@ -350,7 +350,7 @@ class Joined(Prover):
         scores = torch.where(t.fault == 7, scores.round(), scores)
         kv.tap("score", scores, count)
         choice = first_of_highest(scores, listed(count))
-        choice = torch.where((t.fault == 8) & (choice > 0), choice - 1, choice)
+        choice = torch.where((t.fault == 8) & (count > 1), (choice + 1) % count, choice)
         return both, count, scores, choice
 
 

@@ -85,8 +85,10 @@ def clear() -> None:
         buffer.num_written.zero_()
     for (name, *_), exchange in _exchanges.items():
         given = _given.get(name)
-        exchange.is_given.fill_(given is not None)
-        if given is not None:
+        # Other engines in this process may have taps of other shapes.
+        fits = given is not None and given.value.shape == exchange.value.shape
+        exchange.is_given.fill_(fits)
+        if given is not None and fits:
             exchange.value.copy_(torch.from_numpy(given.value))
             if given.counts is not None:
                 exchange.counts.copy_(torch.from_numpy(given.counts))

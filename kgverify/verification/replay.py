@@ -892,7 +892,9 @@ class Explainer:
             if wrong.get(candidate, 1) < 1 or num_alike == MAX_AGREEING:
                 continue
             again = self._take_again(find_position(self._trace.reader, candidate, 0))
-            if again.probes is None or not self._is_same(*again.views):
+            # A proof would hide a fault of an earlier stage.
+            is_open = all(each.kind == GoalKind.GOAL for each in again.views[0].resolvents)
+            if again.probes is None or not is_open or not self._is_same(*again.views):
                 continue
             num_alike += 1
             expected, actual = again.probes
