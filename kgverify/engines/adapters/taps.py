@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ _SHAPES: Final = {
 T = TypeVar("T")
 
 _seen: set[str] = set()
+_ever_seen: set[str] = set()
+_names_of: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 _record: Callable[[str, Any, Any], Any] | None = None
 _kept: "dict[str, list[Tapped]]" = {}
 _replaced: "Mapping[str, Tapped]" = {}
@@ -84,6 +87,12 @@ def tap(name: str, value: Any, count: Any = None) -> Any:
 
 def _see(name: str) -> None:
     _seen.add(name)
+    _ever_seen.add(name)
+
+
+def are_in_use() -> bool:
+    """Return whether any tap ran in this process. Compiled code shows its taps only when it is traced, to one engine."""
+    return bool(_ever_seen)
 
 
 # Dynamo calls such a function once, when it traces: compiled code then contains nothing of it.
@@ -124,6 +133,11 @@ class TapLog:
             " in steps whose results agree"
         )
         return (*[changed] * bool(self.changed), *[other] * bool(self.other))
+
+    @classmethod
+    def of(cls, engine: object) -> "TapLog":
+        """Return the log of an engine. Engines of a class have the same code, and share the names that were seen in it."""
+        return cls(_names_of.setdefault(type(engine), set()))
 
     @contextmanager
     def observe(self) -> Iterator[None]:
