@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +36,15 @@ _mark: Tensor
 _keep: Callable[[str, Any, Any], Any]
 
 
-def is_compiling_loaded() -> bool:
-    """Return whether anything may have been compiled in this process."""
-    return "torch._dynamo" in sys.modules
+def may_be_compiled() -> bool:
+    """Return whether anything may have been compiled or captured in this process."""
+    return "torch._dynamo" in sys.modules or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def run_eagerly() -> AbstractContextManager[Any]:
     """Run compiled functions eagerly. Buffers made then lie outside of the memory of captured graphs, as they must."""
-    return torch.compiler.set_stance("force_eager") if is_compiling_loaded() else nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def start(device: str, keep: Callable[[str, Any, Any], Any], replaced: Mapping[str, Any]) -> Callable[..., Any]:
@@ -53,7 +54,7 @@ def start(device: str, keep: Callable[[str, Any, Any], Any], replaced: Mapping[s
     if own not in _marks:
         _marks[own] = torch.zeros((), dtype=torch.int32, device=own)
     _mark, _keep = _marks[own], keep
-    if is_compiling_loaded():
+    if may_be_compiled():
         # A graph that writes into an input is captured only if the address of the input is fixed.
         torch._dynamo.mark_static_address(_mark, guard=False)
     _given = replaced

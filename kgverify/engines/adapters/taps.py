@@ -26,14 +26,6 @@ TAPPED: Final = STEP_STAGES[: STEP_STAGES.index(Stage.ADVANCE)]
 
 _MATCHES: Final = (Stage.MATCH_RULES, Stage.MATCH_FACTS)
 _LISTS: Final = TAPPED[TAPPED.index(Stage.RESOLVE) : TAPPED.index(Stage.LIMIT) + 1]
-_SHAPES: Final = {
-    Stage.SELECT: "atoms, int [B, 3]",
-    Stage.MATCH_RULES: "numbers of rules, int [B, S], or a mask over all rules, bool [B, N]",
-    Stage.MATCH_FACTS: "numbers of facts, int [B, S], facts, int [B, S, 3], or a mask over all facts, bool [B, N]",
-    Stage.SCORE: "float [B, S]",
-    Stage.CHOOSE: "int [B]",
-}
-
 T = TypeVar("T")
 
 _seen: set[str] = set()
@@ -41,7 +33,6 @@ _ever_seen: set[str] = set()
 _names_of: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 _record: Callable[[str, Any, Any], Any] | None = None
 _kept: "dict[str, list[Tapped]]" = {}
-_replaced: "Mapping[str, Tapped]" = {}
 
 
 class Tapped(NamedTuple):
@@ -158,7 +149,7 @@ class TapLog:
 
 
 def call_with_taps(
-    call: Callable[[], T], device: str, replaced: Mapping[str, Tapped] | None = None, num_calls: int = NUM_CALLS
+    call: Callable[[], T], device: str, replaced: Mapping[str, Tapped] | None = None, *, is_repeated: bool = True
 ) -> tuple[T, dict[str, Tapped]]:
     """Return the result of a function and the values of the taps in it, or with the values of some taps replaced.
 
@@ -166,18 +157,20 @@ def call_with_taps(
     tap that fires twice in a call.
     device: the device of torch tensors
     """
-    global _record, _replaced
-    before, _record, _replaced = _record, _keep, replaced or {}
+    global _record
+    before, _record = _record, _keep
     taps: Any = None
+    num_calls = 1
     try:
         if "torch" in sys.modules:
             from kgverify.torch import taps
 
-            _record = taps.start(device, _keep, _replaced)
-            if num_calls > 1:
+            _record = taps.start(device, _keep, replaced or {})
+            if is_repeated and taps.may_be_compiled():
+                num_calls = NUM_CALLS
                 with taps.run_eagerly():
                     call()
-        for _ in range(num_calls if taps is not None else 1):
+        for _ in range(num_calls):
             _kept.clear()
             if taps is not None:
                 taps.clear()
@@ -186,7 +179,7 @@ def call_with_taps(
         for name, *tapped in taps.collect() if taps is not None else ():
             found.setdefault(name, []).append(Tapped(*tapped))
     finally:
-        _record, _replaced = before, {}
+        _record = before
         _kept.clear()
     for name, values in found.items():
         if len(values) > 1:
@@ -199,14 +192,7 @@ def call_with_taps(
 
 
 def _keep(name: str, value: Any, count: Any) -> Any:
-    """Record an array of NumPy, or replace it."""
-    if _replaced:
-        given = _replaced.get(name)
-        if given is None:
-            return value
-        if isinstance(count, np.ndarray) and given.counts is not None:
-            count[...] = given.counts
-        return given.value
+    """Record an array of NumPy."""
     _kept.setdefault(name, []).append(Tapped(np.array(value), None if count is None else np.array(count)))
     return value
 
@@ -273,7 +259,7 @@ def _read(stage: Stage, value: NDArray[Any], count: NDArray[Any] | None, transla
         raise UserError(
             f"tap {stage.value!r} shows {value.dtype} {list(value.shape)}",
             where="kgverify.tap",
-            fix=f"show {_SHAPES.get(stage, 'int [B, S, M, 3]')}, and a count for each state",
+            fix="see help(kgverify.tap) for the values of each stage",
         )
     if stage is Stage.SELECT:
         return tuple(translation.decode(value[:1, None].astype(np.int64)).atoms[0].tolist())

@@ -262,7 +262,7 @@ class TensorEngine:
                 return columns, tapped
             # The graph that the engine captured has no taps. Another engine captures one with taps.
             made = partial(type(self), self.program, self.limits, self.policy)
-            self._twin = call_with_taps(made, self.device, num_calls=1)[0]
+            self._twin = call_with_taps(made, self.device, is_repeated=False)[0]
             self._twin._sizes, self._twin._has_run = self._sizes, True
         return call_with_taps(partial(self._twin.step, position), self.device)
 
