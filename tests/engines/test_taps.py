@@ -40,13 +40,15 @@ class Tapped(kv.TensorEngine):
 
     max_atoms = 3
     fault = ""
-    is_compiled = False
+    backend = ""
 
     def setup(self):
         self.encoding = kv.Encoding(first_variable=20, true=18, false=19)
         self.facts = self.encode(self.program.facts)
         self.rules = torch.stack([self.encode([rule.clause_head, *rule.body]) for rule in self.program.rules])
-        self.run = torch.compile(self.body, fullgraph=True, dynamic=False) if self.is_compiled else self.body
+        self.run = self.body
+        if self.backend:
+            self.run = torch.compile(self.body, fullgraph=True, dynamic=False, backend=self.backend)
 
     def expand(self, states, next_variable, excluded):
         successors, count, scores, choice = self.run(states, excluded)
@@ -145,10 +147,13 @@ def test_taps_without_a_recording_return_the_value_itself():
     assert set(with_taps) >= {Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.RESOLVE, Stage.PRUNE, Stage.CLOSE}
 
 
-@pytest.mark.deep
-def test_a_compiled_step_shows_its_taps_and_has_no_graph_break():
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param("aot_eager", marks=pytest.mark.deep), pytest.param("inductor", marks=pytest.mark.exhaustive)],
+)
+def test_a_compiled_step_shows_its_taps_and_has_no_graph_break(backend):
     torch._dynamo.reset()
-    report = verify(fault="prune", is_compiled=True)
+    report = verify(fault="prune", backend=backend)
     assert report.first_divergence.stage == "prune"
     assert "the rest of the step is right" in report.first_divergence.evidence
     assert not torch._dynamo.utils.counters["graph_break"]
