@@ -350,7 +350,7 @@ class Joined(Prover):
         scores = torch.where(t.fault == 7, scores.round(), scores)
         kv.tap("score", scores, count)
         choice = first_of_highest(scores, listed(count))
-        choice = torch.where((t.fault == 8) & (choice > 0), choice - 1, choice)
+        choice = torch.where((t.fault == 8) & (count > 1), (choice + 1) % count, choice)
         return both, count, scores, choice
 
 
@@ -399,10 +399,8 @@ class Scattered(Prover):
         buffer.index_copy_(0, torch.where(is_written, rows, B * W).flatten(), atoms.flatten(0, 1))
         atoms = buffer[:-1].view(B, W, M, 3)
         kv.tap("resolve", atoms, num)
-        first = torch.arange(M, device=device) == 0
-        atoms = prune(
-            atoms, excluded[:, None], t, lambda gone: (t.fault == 4) & first & (sizes_of(atoms)[..., None] > 1)
-        )
+        is_third = atoms[..., 2] % 3 == 1
+        atoms = prune(atoms, excluded[:, None], t, lambda gone: (t.fault == 4) & is_third)
         kv.tap("prune", atoms, num)
         is_proved = ((sizes_of(atoms) == 0) & listed(num)).any(1)
         is_proved = is_proved | ((t.fault == 5) & ((sizes_of(atoms) == 1) & listed(num)).any(1))

@@ -149,7 +149,7 @@ def run_rounding(options):
             expected = (torch.tanh(exact[0] @ exact[1]) @ exact[2])[:, 0].cpu().numpy()
             read = partial(read_scores, partial(step, *own))
             actual = np.array(read())
-            bound = bound_tapped(SimpleNamespace(), partial(read_scores, partial(score, *own), 1), name)
+            bound = bound_tapped(SimpleNamespace(), partial(read_scores, partial(score, *own), is_repeated=False), name)
             error = np.abs(actual - expected)
             alarms += bool((error > bound).any())
             ratio = max(ratio, float(error.max()) / bound)
@@ -169,9 +169,9 @@ def run_rounding(options):
     return figures
 
 
-def read_scores(call, num_calls=3):
+def read_scores(call, **options):
     """Return the scores that a tap shows in a call."""
-    return call_with_taps(call, DEVICE, num_calls=num_calls)[1]["score"].value[0].tolist()
+    return call_with_taps(call, DEVICE, **options)[1]["score"].value[0].tolist()
 
 
 def run_taps(words):

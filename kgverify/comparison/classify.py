@@ -13,7 +13,7 @@ from kgverify.comparison.step_pair import StepPair, judge_counts
 from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal, as_goal
-from kgverify.program.outcomes import DifferenceClass, GoalKind, Stage
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
 from kgverify.trace.model.score_tolerance import name_rounding
 
 SCORE_ROUNDING = 2.0**-6
@@ -224,7 +224,10 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     left, right = ({item[-3:-1]: item[-1] for item in side} for side in (missing, extra))
     shared = left.keys() & right.keys()
     if shared and stage is not Stage.CLOSE:
-        return _of_atoms(stage, left[min(shared)], right[min(shared)])
+        found = _of_atoms(stage, left[min(shared)], right[min(shared)])
+        # Tapped resolvents do not tell their clauses.
+        is_known = min(shared) != (Origin.NONE, 0)
+        return found if is_known else found._replace(evidence=found.evidence.replace("the same clause", "a clause"))
     if not shared and (not missing or not extra):
         kind = DifferenceClass.MISSING if missing else DifferenceClass.EXTRA
         num = count_of((missing or extra).total(), "resolvent")

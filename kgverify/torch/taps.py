@@ -2,33 +2,24 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-_Key = tuple[str, torch.Size, torch.dtype, torch.device, torch.Size | None]
-
 
 class _Buffer(NamedTuple):
-    """The copies of a tapped tensor and of its count, and the number of times that it was written: int32 []."""
+    """A copy of a tapped tensor and of its counts, or what replaces them; a number says how often, or whether: int32 []."""
 
     value: Tensor
     counts: Tensor | None
-    num_written: Tensor
+    number: Tensor
 
 
-class _Exchange(NamedTuple):
-    """A value that may replace a tapped tensor, its counts, and whether it does: bool []."""
-
-    value: Tensor
-    counts: Tensor
-    is_given: Tensor
-
-
-_buffers: dict[_Key, _Buffer] = {}
-_exchanges: dict[_Key, _Exchange] = {}
+_Buffers = dict[tuple[Any, ...], _Buffer]
+_written: _Buffers = {}
+_exchanged: _Buffers = {}
 """Captured graphs use these tensors, so that they stay as long as the process."""
 _marks: dict[torch.device, Tensor] = {}
 _given: Mapping[str, Any] = {}
@@ -36,14 +27,15 @@ _mark: Tensor
 _keep: Callable[[str, Any, Any], Any]
 
 
-def is_compiling_loaded() -> bool:
-    """Return whether anything may have been compiled in this process."""
-    return "torch._dynamo" in sys.modules
+def may_be_compiled() -> bool:
+    """Return whether anything may have been compiled or captured in this process."""
+    return "torch._dynamo" in sys.modules or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def run_eagerly() -> AbstractContextManager[Any]:
     """Run compiled functions eagerly. Buffers made then lie outside of the memory of captured graphs, as they must."""
-    return torch.compiler.set_stance("force_eager") if is_compiling_loaded() else nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def start(device: str, keep: Callable[[str, Any, Any], Any], replaced: Mapping[str, Any]) -> Callable[..., Any]:
@@ -53,7 +45,7 @@ def start(device: str, keep: Callable[[str, Any, Any], Any], replaced: Mapping[s
     if own not in _marks:
         _marks[own] = torch.zeros((), dtype=torch.int32, device=own)
     _mark, _keep = _marks[own], keep
-    if is_compiling_loaded():
+    if may_be_compiled():
         # A graph that writes into an input is captured only if the address of the input is fixed.
         torch._dynamo.mark_static_address(_mark, guard=False)
     _given = replaced
@@ -81,23 +73,24 @@ def replace(name: str, value: Any, count: Any) -> Any:
 
 def clear() -> None:
     """Forget which taps were written, and set the values that replace others."""
-    for buffer in _buffers.values():
-        buffer.num_written.zero_()
-    for (name, *_), exchange in _exchanges.items():
+    for buffer in _written.values():
+        buffer.number.zero_()
+    for (name, *_), buffer in _exchanged.items():
         given = _given.get(name)
-        exchange.is_given.fill_(given is not None)
-        if given is not None:
-            exchange.value.copy_(torch.from_numpy(given.value))
-            if given.counts is not None:
-                exchange.counts.copy_(torch.from_numpy(given.counts))
+        # Other engines in this process may have taps of other shapes.
+        fits = given is not None and given.value.shape == buffer.value.shape
+        buffer.number.fill_(fits)
+        for own, new in zip(buffer, given or (), strict=False) if fits else ():
+            if own is not None and new is not None:
+                own.copy_(torch.from_numpy(new))
 
 
 def collect() -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, the value and the count of each tap that was written since `clear`."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not annotate it
         torch.cuda.synchronize()
-    for (name, *_), buffer in _buffers.items():
-        for _ in range(int(buffer.num_written)):
+    for (name, *_), buffer in _written.items():
+        for _ in range(int(buffer.number)):
             yield name, _to_numpy(buffer.value), None if buffer.counts is None else _to_numpy(buffer.counts)
 
 
@@ -106,21 +99,26 @@ def _to_numpy(value: Tensor) -> Any:
     return (host.double() if host.is_floating_point() else host).numpy().copy()
 
 
+def _make_empty(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _find_buffer(buffers: _Buffers, name: str, value: Tensor, count: Tensor | None) -> _Buffer:
+    key = name, value.shape, value.dtype, value.device, None if count is None else count.shape
+    if key not in buffers:
+        counts = None if count is None else _make_empty(count)
+        buffers[key] = _Buffer(_make_empty(value), counts, torch.zeros((), dtype=torch.int32, device=value.device))
+    return buffers[key]
+
+
 @torch.library.custom_op("kgverify::tap", mutates_args=("mark",))
 def _copy(name: str, value: Tensor, count: Tensor | None, mark: Tensor) -> None:
     """Copy a tensor and its count. Writing `mark` keeps the operation, although nothing uses a result of it."""
-    key = name, value.shape, value.dtype, value.device, None if count is None else count.shape
-    if key not in _buffers:
-        _buffers[key] = _Buffer(
-            torch.empty_like(value, memory_format=torch.contiguous_format),
-            None if count is None else torch.empty_like(count, memory_format=torch.contiguous_format),
-            torch.zeros((), dtype=torch.int32, device=value.device),
-        )
-    buffer = _buffers[key]
+    buffer = _find_buffer(_written, name, value, count)
     buffer.value.copy_(value)
     if count is not None and buffer.counts is not None:
         buffer.counts.copy_(count)
-    buffer.num_written.add_(1)
+    buffer.number.add_(1)
     mark.add_(1)
 
 
@@ -132,15 +130,12 @@ def _(name: str, value: Tensor, count: Tensor | None, mark: Tensor) -> None:
 @torch.library.custom_op("kgverify::exchange", mutates_args=("count",))
 def _exchange(name: str, value: Tensor, count: Tensor) -> Tensor:
     """Return a tensor, or the one that replaces it, and overwrite its count."""
-    key = name, value.shape, value.dtype, value.device, count.shape
-    if key not in _exchanges:
-        no = torch.zeros((), dtype=torch.bool, device=value.device)
-        _exchanges[key] = _Exchange(torch.zeros_like(value), torch.zeros_like(count), no)
-    given = _exchanges[key]
-    count.copy_(torch.where(given.is_given, given.counts, count))
-    return torch.where(given.is_given, given.value, value)
+    other, counts, number = _find_buffer(_exchanged, name, value, count)
+    if counts is not None:
+        count.copy_(torch.where(number > 0, counts, count))
+    return torch.where(number > 0, other, value).contiguous()
 
 
 @_exchange.register_fake
 def _(name: str, value: Tensor, count: Tensor) -> Tensor:
-    return torch.empty_like(value)
+    return _make_empty(value)

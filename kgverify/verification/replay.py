@@ -5,7 +5,7 @@ The earliest stage whose output differs is at fault.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from inspect import unwrap
 from itertools import permutations
@@ -81,6 +81,8 @@ OTHERS: Final = 4
 """The number of other candidates whose steps are taken together with a step, to find out whether it depends on them."""
 MAX_AGREEING: Final = 4
 """The steps on which both engines agree that show whether a tap is where its name says."""
+MAX_TRIED: Final = 1_000
+"""The candidates among which to seek such steps."""
 MOST_SLOTS: Final = 256
 """The most slots to fill with such steps."""
 FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence": 0.8}
@@ -672,7 +674,6 @@ class Explainer:
         self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []
         self._among: list[bool] = []
-        self._confirmed: dict[Stage, str] = {}
 
     def replay(self, divergences: tuple[Divergence, ...], progress: Progress = no_progress) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
@@ -811,7 +812,8 @@ class Explainer:
             # The resolvents were explained by the program, and taps may show some stages.
             place = divergence.candidate, divergence.step
             return self._narrow(divergence, again, self._comparer.guesses.get(place, ()))
-        shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
+        fault = self._find_shown(again)
+        shown = fault.stage if fault is not None else None
         if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
             return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
         guesses = self._explain_by_one_stage(again)
@@ -848,8 +850,8 @@ class Explainer:
         """Return the first stage that both engines show and whose outputs differ."""
         if again.probes is None:
             return None
-        self._leave_out(again)
-        expected, actual = again.probes
+        expected, shown = again.probes
+        actual = {stage: output for stage, output in shown.items() if stage not in self._other_taps}
         tolerance = self._tolerance
         if Stage.SCORE in actual and not self._comparer.has_scores:
             tolerance += self._bound_tapped(again)
@@ -876,34 +878,25 @@ class Explainer:
             precision = "float32"
         return bound_tapped(engine, lambda: engine.probe(again.position)[Stage.SCORE], precision)
 
-    def _leave_out(self, again: _Again) -> None:
-        """Forget the taps that show something else than the stage of their name, also in steps whose results agree."""
-        if again.probes is None or self._comparer.has_origins:
-            return
-        for stage in self._other_taps:
-            again.probes[1].pop(stage, None)
-
     @cached_property
-    def _other_taps(self) -> set[Stage]:
-        """The tapped stages that differ from those of the other engine in most of the steps whose results agree."""
-        wrong = {each.candidate: each.step for each in self._comparer.comparison.divergences}
-        num_alike, num_differing = 0, Counter[Stage]()
-        for candidate in range(self._trace.reader.num_candidates):
-            if wrong.get(candidate, 1) < 1 or num_alike == MAX_AGREEING:
+    def _other_taps(self) -> Set[Stage]:
+        """The stages whose taps show something else: they differ in most of the steps whose resolvents agree."""
+        log = getattr(unwrap(cast(Any, self._actual)), "tap_log", None)
+        if not isinstance(log, TapLog):
+            return frozenset()
+        wrong = {each.candidate for each in self._comparer.comparison.divergences if each.step < 1}
+        first_step, num_differing, num = self._reader.first_step, Counter[Stage](), 0
+        for candidate in range(min(self._trace.reader.num_candidates, MAX_TRIED)):
+            # A proof would hide a fault of an earlier stage.
+            kinds = {each.kind for each in self._reader.read(first_step[candidate]).resolvents}
+            if candidate in wrong or kinds != {GoalKind.GOAL} or num == MAX_AGREEING:
                 continue
-            again = self._take_again(find_position(self._trace.reader, candidate, 0))
-            if again.probes is None or not self._is_same(*again.views):
-                continue
-            num_alike += 1
-            expected, actual = again.probes
-            shown = [each for each in TAPPED if each in expected and each in actual]
-            num_differing.update(
-                each for each in shown if not is_same_output(each, expected[each], actual[each], self._tolerance)
-            )
-        found = {stage for stage, num in num_differing.items() if 2 * num > num_alike > 1}
-        if found and isinstance(log := getattr(unwrap(cast(Any, self._actual)), "tap_log", None), TapLog):
-            log.other |= found
-        return found
+            expected, actual = self._take_again(find_position(self._trace.reader, candidate, 0)).probes or ({}, {})
+            num += 1
+            for stage in (each for each in TAPPED if each in expected and each in actual):
+                num_differing[stage] += not is_same_output(stage, expected[stage], actual[stage], self._tolerance)
+        log.other |= {stage for stage, times in num_differing.items() if 2 * times > num > 1}
+        return log.other
 
     def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
         """Return the guesses that fit the engine's steps from other goals, or else new guesses from these steps."""
@@ -1027,9 +1020,7 @@ class Explainer:
     def _name(self, divergence: Divergence, fault: StageFault, again: _Again | None = None) -> Replayed:
         """Name the stage at fault. again: the step, which is taken once more with the stage's expected output."""
         named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
-        if again is not None and fault.stage not in self._confirmed:
-            self._confirmed[fault.stage] = self._confirm(fault.stage, again)
-        confirmed = self._confirmed[fault.stage] if again is not None else ""
+        confirmed = self._confirm(fault.stage, again) if again is not None else ""
         return Replayed(named, (fault.expected, fault.actual), confirmed=confirmed)
 
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +26,13 @@ TAPPED: Final = STEP_STAGES[: STEP_STAGES.index(Stage.ADVANCE)]
 
 _MATCHES: Final = (Stage.MATCH_RULES, Stage.MATCH_FACTS)
 _LISTS: Final = TAPPED[TAPPED.index(Stage.RESOLVE) : TAPPED.index(Stage.LIMIT) + 1]
-_SHAPES: Final = {
-    Stage.SELECT: "atoms, int [B, 3]",
-    Stage.MATCH_RULES: "numbers of rules, int [B, S], or a mask over all rules, bool [B, N]",
-    Stage.MATCH_FACTS: "numbers of facts, int [B, S], facts, int [B, S, 3], or a mask over all facts, bool [B, N]",
-    Stage.SCORE: "float [B, S]",
-    Stage.CHOOSE: "int [B]",
-}
-
 T = TypeVar("T")
 
 _seen: set[str] = set()
+_ever_seen: set[str] = set()
+_names_of: WeakKeyDictionary[type, set[str]] = WeakKeyDictionary()
 _record: Callable[[str, Any, Any], Any] | None = None
 _kept: "dict[str, list[Tapped]]" = {}
-_replaced: "Mapping[str, Tapped]" = {}
 
 
 class Tapped(NamedTuple):
@@ -84,6 +78,12 @@ def tap(name: str, value: Any, count: Any = None) -> Any:
 
 def _see(name: str) -> None:
     _seen.add(name)
+    _ever_seen.add(name)
+
+
+def are_in_use() -> bool:
+    """Return whether any tap ran in this process. Compiled code shows its taps only when it is traced, to one engine."""
+    return bool(_ever_seen)
 
 
 # Dynamo calls such a function once, when it traces: compiled code then contains nothing of it.
@@ -125,6 +125,11 @@ class TapLog:
         )
         return (*[changed] * bool(self.changed), *[other] * bool(self.other))
 
+    @classmethod
+    def of(cls, engine: object) -> "TapLog":
+        """Return the log of an engine. Engines of a class have the same code, and share the names that were seen in it."""
+        return cls(_names_of.setdefault(type(engine), set()))
+
     @contextmanager
     def observe(self) -> Iterator[None]:
         """Note the names of the taps in the code that runs. UserError for an unknown name."""
@@ -144,7 +149,7 @@ class TapLog:
 
 
 def call_with_taps(
-    call: Callable[[], T], device: str, replaced: Mapping[str, Tapped] | None = None, num_calls: int = NUM_CALLS
+    call: Callable[[], T], device: str, replaced: Mapping[str, Tapped] | None = None, *, is_repeated: bool = True
 ) -> tuple[T, dict[str, Tapped]]:
     """Return the result of a function and the values of the taps in it, or with the values of some taps replaced.
 
@@ -152,18 +157,20 @@ def call_with_taps(
     tap that fires twice in a call.
     device: the device of torch tensors
     """
-    global _record, _replaced
-    before, _record, _replaced = _record, _keep, replaced or {}
+    global _record
+    before, _record = _record, _keep
     taps: Any = None
+    num_calls = 1
     try:
         if "torch" in sys.modules:
             from kgverify.torch import taps
 
-            _record = taps.start(device, _keep, _replaced)
-            if num_calls > 1:
+            _record = taps.start(device, _keep, replaced or {})
+            if is_repeated and taps.may_be_compiled():
+                num_calls = NUM_CALLS
                 with taps.run_eagerly():
                     call()
-        for _ in range(num_calls if taps is not None else 1):
+        for _ in range(num_calls):
             _kept.clear()
             if taps is not None:
                 taps.clear()
@@ -172,7 +179,7 @@ def call_with_taps(
         for name, *tapped in taps.collect() if taps is not None else ():
             found.setdefault(name, []).append(Tapped(*tapped))
     finally:
-        _record, _replaced = before, {}
+        _record = before
         _kept.clear()
     for name, values in found.items():
         if len(values) > 1:
@@ -185,14 +192,7 @@ def call_with_taps(
 
 
 def _keep(name: str, value: Any, count: Any) -> Any:
-    """Record an array of NumPy, or replace it."""
-    if _replaced:
-        given = _replaced.get(name)
-        if given is None:
-            return value
-        if isinstance(count, np.ndarray) and given.counts is not None:
-            count[...] = given.counts
-        return given.value
+    """Record an array of NumPy."""
     _kept.setdefault(name, []).append(Tapped(np.array(value), None if count is None else np.array(count)))
     return value
 
@@ -259,7 +259,7 @@ def _read(stage: Stage, value: NDArray[Any], count: NDArray[Any] | None, transla
         raise UserError(
             f"tap {stage.value!r} shows {value.dtype} {list(value.shape)}",
             where="kgverify.tap",
-            fix=f"show {_SHAPES.get(stage, 'int [B, S, M, 3]')}, and a count for each state",
+            fix="see help(kgverify.tap) for the values of each stage",
         )
     if stage is Stage.SELECT:
         return tuple(translation.decode(value[:1, None].astype(np.int64)).atoms[0].tolist())

@@ -19,7 +19,7 @@ from kgverify.engines.adapters.stepwise import (
     check_memory,
     describe_mode,
 )
-from kgverify.engines.adapters.taps import TapLog, Tapped, call_with_taps, read_taps, write_tap
+from kgverify.engines.adapters.taps import TapLog, Tapped, are_in_use, call_with_taps, read_taps, write_tap
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
@@ -165,7 +165,7 @@ class TensorEngine:
         self._has_run = False
         self._translation: Translation | None = None
         self._twin: TensorEngine | None = None
-        self.tap_log = TapLog()
+        self.tap_log = TapLog.of(self)
         with self.tap_log.observe():
             self.setup()
 
@@ -258,11 +258,11 @@ class TensorEngine:
         """Take one step with taps recorded, or with some replaced."""
         if self._twin is None:
             columns, tapped = call_with_taps(partial(self.step, position), self.device, replaced)
-            if tapped or replaced:
+            if tapped or replaced or not self.tap_log.seen:
                 return columns, tapped
             # The graph that the engine captured has no taps. Another engine captures one with taps.
             made = partial(type(self), self.program, self.limits, self.policy)
-            self._twin = call_with_taps(made, self.device, num_calls=1)[0]
+            self._twin = call_with_taps(made, self.device, is_repeated=False)[0]
             self._twin._sizes, self._twin._has_run = self._sizes, True
         return call_with_taps(partial(self._twin.step, position), self.device)
 
@@ -512,8 +512,8 @@ class TensorEngine:
     def _call_expand(self, state: _State) -> Expansion:
         with self.tap_log.observe():
             result = self.expand(*(self._to_own(array.copy()) for array in state))
-        if self.tap_log.seen:
-            # Only then does the engine show stages.
+        if are_in_use():
+            # Only then may the engine show stages.
             self.probe = self._probe
         return self._read_result(result, len(state.states))
 
