@@ -163,6 +163,7 @@ class Watch:
         self._suspects: deque[CandidateSet] = deque(maxlen=1)
         self._has_proved_alone = False
         self._under_way: Future[Any] | None = None
+        self._room, self._sent = 16, 0.0
         self._lock = threading.Condition(threading.RLock())
         self._num_lost = 0
         self._errors: set[str] = set()
@@ -258,10 +259,13 @@ class Watch:
                 self._send()
 
     def _send(self) -> None:
-        """Send all waiting samples if the judge is free. The lock is held."""
+        """Send waiting samples if the judge is free: about as many as it judges in a second. The lock is held."""
         if self._under_way is not None or not self._waiting or self._processes is None:
             return
-        samples, self._waiting = self._waiting, []
+        samples = [self._waiting.pop(0)]
+        while self._waiting and sum(each.size for each in samples) + self._waiting[0].size <= self._room:
+            samples.append(self._waiting.pop(0))
+        self._sent = time.monotonic()
         try:
             self._under_way = self._processes.submit(judge, *self._maker, samples)
         except RuntimeError:
@@ -274,6 +278,8 @@ class Watch:
         """Note what the judge found. Called in another thread."""
         with self._lock:
             self._under_way = None
+            is_slow = time.monotonic() - self._sent > 1.0
+            self._room = max(1, self._room // 2) if is_slow else min(MAX_ROWS, 2 * self._room)
             try:
                 for judged in future.result():
                     self._note(judged)
@@ -361,7 +367,7 @@ class Watch:
         """Wait until the judge has nothing to do, or the time is over."""
         self.deliver(waits=True)
         with self._lock:
-            while self._under_way is not None and time.monotonic() < end:
+            while (self._under_way is not None or self._waiting) and self.is_active and time.monotonic() < end:
                 self._lock.wait(0.1)
 
     def _stop(self) -> Callable[[], object]:
