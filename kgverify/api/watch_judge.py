@@ -169,6 +169,7 @@ class SampleJudge:
         with suppress(OSError):
             os.nice(19)
         self._setting, self._saved = setting, set[tuple[str, str]]()
+        self._reference_name = getattr(setting.reference, "name", setting.reference)
         if setting.program is None:
             return
         graph = KnowledgeGraph("watched", ())
@@ -310,7 +311,7 @@ class SampleJudge:
                 atoms = [tuple(each) for each in positions.atoms.tolist()]
                 goals = [tuple(atoms[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
                 lines = _STEPS.format(query=tuple(atom), visited=goals)
-        write_file(folder / "reproduce.py", _REPRODUCE.format(lines=lines))
+        write_file(folder / "reproduce.py", _REPRODUCE.format(lines=lines, reference=self._reference_name))
 
     def _judge_endings(self, samples: Sequence[Sample]) -> Judged:
         actual: Candidates = join_candidates([each.content for each in samples])
@@ -342,7 +343,7 @@ class SampleJudge:
             trace = read_trace(Path(name, "trace"))
             job = setting.job if trace.facts is None else None
             limits = DeclaredLimits(**msgspec.structs.asdict(setting.limits))
-            report = compare(setting.reference, trace, equality=setting.equality, limits=limits, job=job)  # type: ignore[arg-type]
+            report = compare(self._reference_name, trace, equality=setting.equality, limits=limits, job=job)
             num_steps = len(trace.columns.steps.depth)
             causes = []
             for cause in report.causes:
@@ -350,7 +351,7 @@ class SampleJudge:
                 if setting.save is not None and key not in self._saved and len(self._saved) < setting.max_saved:
                     self._saved.add(key)
                     folder = setting.save / "-".join(key).replace(" ", "-")
-                    compare(setting.reference, trace, equality=setting.equality, limits=limits, job=job, save=folder)  # type: ignore[arg-type]
+                    compare(self._reference_name, trace, equality=setting.equality, limits=limits, job=job, save=folder)
                     write_file(folder / "steps.jsonl", samples[0].content[0] + lines)
                 causes.append(
                     FoundCause(*key, cause.num_divergences, first, samples[0].number, first.candidate, folder)
@@ -399,7 +400,7 @@ import kgverify as kv
 
 
 def reproduce(engine):
-    with kv.watch(engine, share=1, save=None) as watched:
+    with kv.watch(engine, share=1, save=None, reference={reference!r}) as watched:
 {lines}
     return watched.summary
 '''
