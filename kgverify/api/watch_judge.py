@@ -169,7 +169,7 @@ class SampleJudge:
         with suppress(OSError):
             os.nice(19)
         self._setting, self._saved = setting, set[tuple[str, str]]()
-        self._reference_name = getattr(setting.reference, "name", setting.reference)
+        self._reference_name: Any = getattr(setting.reference, "name", setting.reference)
         if setting.program is None:
             return
         graph = KnowledgeGraph("watched", ())
