@@ -50,7 +50,7 @@ def test_a_divergence_is_a_warning_a_saved_run_and_a_reproducer(tmp_path: Path, 
     assert summary.seen == summary.sampled == summary.judged > 4
     assert summary.divergences.keys() <= {"match_facts: missing", "match_facts: proof_lost"}
     assert told[0].stage == "match_facts"
-    assert "neighborOf" in told[0].goal
+    assert "neighborOf" in told[0].first.goal
     assert f"kgverify show {told[0].run}" in caplog.records[0].getMessage()
     traces = told[0].run / "expected.h5", told[0].run / "actual.h5"
     assert kv.compare(*traces).verdict is kv.Verdict.DIVERGE

@@ -167,7 +167,7 @@ class TensorEngine:
 
     def encode(self, atoms: Any) -> Any:
         """Return atoms of the program, integers [..., 3], in the engine's numbers and as its arrays."""
-        return self._to_own(self._translate.encode(np.asarray(atoms, np.int64).reshape(*np.shape(atoms)[:-1], 3)))
+        return self.to_arrays(self._translate.encode(np.asarray(atoms, np.int64).reshape(*np.shape(atoms)[:-1], 3)))
 
     @property
     def info(self) -> EngineInfo:
@@ -415,8 +415,8 @@ class TensorEngine:
             )
         return state._replace(states=taken[:, :width], next_variable=found.next_variable)
 
-    def _to_own(self, array: Ids) -> Any:
-        """Convert a NumPy array to one of the engine's."""
+    def to_arrays(self, array: Ids) -> Any:
+        """Return a NumPy array as one of the engine's arrays, on its device."""
         # A function that is an attribute of a class would be bound to the engine.
         made = getattr_static(self, "arrays")
         made = made.__func__ if isinstance(made, staticmethod) else made
@@ -465,7 +465,7 @@ class TensorEngine:
         return min((each for each in self._sizes if each >= num), default=num)
 
     def _call_expand(self, state: _State) -> Expansion:
-        return self._read_result(self.expand(*(self._to_own(array.copy()) for array in state)), len(state.states))
+        return self._read_result(self.expand(*(self.to_arrays(array.copy()) for array in state)), len(state.states))
 
     def _read_result(self, result: Any, num: int) -> Expansion:
         try:
