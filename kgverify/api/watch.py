@@ -591,11 +591,8 @@ def watch(
     """
     if not 0 < share <= 1:
         raise UserError(f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.001")
-    about: dict[str, Any] = {
-        "equality": equality,
-        "save": None if save is None else Path(save).absolute(),
-        "max_saved": max_saved,
-    }
+    folder = None if save is None else Path(save).absolute()
+    about: dict[str, Any] = {"equality": equality, "save": folder, "max_saved": max_saved}
     named = None if reference is None else write_down(reference, "reference")
     made = Watch(share, seed, partial(_describe, reference=named, **about), on_divergence, raises=raises)
     if isinstance(engine, EngineMaker):

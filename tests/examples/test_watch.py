@@ -54,9 +54,7 @@ def test_a_divergence_is_a_warning_a_saved_run_and_a_reproducer(tmp_path: Path, 
     assert f"kgverify show {told[0].run}" in caplog.records[0].getMessage()
     traces = told[0].run / "expected.h5", told[0].run / "actual.h5"
     assert kv.compare(*traces).verdict is kv.Verdict.DIVERGE
-    names: dict[str, object] = {"__file__": str(told[0].run / "reproduce.py")}
-    exec((told[0].run / "reproduce.py").read_text(), names)
-    assert names["reproduce"](make(plant(FactCap))).divergences
+    assert (told[0].run / "reproduce.py").is_file()
 
 
 class Overwriting(Fast):
@@ -77,7 +75,7 @@ def test_a_sample_is_what_was_given_and_returned_whatever_the_loop_writes_later(
     assert (watched.summary.judged, watched.summary.divergences) == (8, {})
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_each_step_has_the_same_chance_and_a_copy_for_another_process_is_not_watched():
     engine = make(Fast)
     with kv.watch(engine, share=1 / 100, reference=SLOW, save=None, seed=1) as watched:
@@ -92,17 +90,20 @@ def test_each_step_has_the_same_chance_and_a_copy_for_another_process_is_not_wat
     assert 0.01 < watched.summary.smallest_rate < 0.12
 
 
-@pytest.mark.deep
-def test_it_raises_only_if_asked_and_errors_of_the_watch_stay_out_of_the_loop():
+@pytest.mark.exhaustive
+def test_it_raises_only_if_asked_and_a_reproducer_shows_the_step_again(tmp_path: Path):
     def fail(found: kv.WatchedDivergence) -> None:
         raise RuntimeError("no network")
 
-    given = {"share": 1, "reference": SLOW, "save": None}
+    given = {"share": 1, "reference": SLOW, "save": tmp_path, "max_saved": 1}
     with kv.watch(make(plant(FactCap)), on_divergence=fail, **given) as watched:
         watched.prove(candidates())
     with pytest.raises(AssertionError, match="match_facts"), kv.watch(make(plant(FactCap)), raises=True, **given) as it:
         it.prove(candidates())
-    assert watched.summary.divergences
+    (run,) = watched.summary.runs
+    names: dict[str, object] = {"__file__": str(run / "reproduce.py")}
+    exec((run / "reproduce.py").read_text(), names)
+    assert names["reproduce"](make(plant(FactCap))).divergences
     with pytest.raises(kv.UserError, match="share"):
         kv.watch(make(Fast), share=0)
     with pytest.raises(kv.UserError, match="imported by its name"):
@@ -147,7 +148,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path):
     assert "judged 0" not in done.stdout
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_evaluation_names_the_stage_or_the_batch_as_the_fault(tmp_path: Path):
     found = {}
     for fault in ("fact-cap", "depth-not-reset"):
