@@ -203,7 +203,8 @@ def plant_faults() -> dict[str, type]:
         first = None
 
         def expand(self, states: Any, free: Any, excluded: Any) -> Any:
-            self.first = excluded.clone() if self.first is None else self.first
+            is_new = self.first is None or self.first.shape != excluded.shape
+            self.first = excluded.clone() if is_new else self.first
             return super().expand(states, free, self.first)
 
     return {
