@@ -184,7 +184,7 @@ def plant_faults() -> dict[str, type]:
             return super().close(num, state, torch.where(overflows[state][:, None, None], 0, atoms))
 
     class StaleBuffer(Fast):  # type: ignore[misc, no-any-unimported]
-        """Every 61st call returns rows of the previous one, where they fit."""
+        """Every 13th call returns rows of the previous one, where they fit."""
 
         calls, buffer = 0, None
 
@@ -192,7 +192,7 @@ def plant_faults() -> dict[str, type]:
             result = super().expand(*given)
             self.calls += 1
             before, self.buffer = self.buffer, result
-            if self.calls % 61 or before is None:
+            if self.calls % 13 or before is None:
                 return result
             return tuple(torch.cat((old[:8], new[8:])) if old.shape == new.shape else new
                          for old, new in zip(before, result, strict=True))  # fmt: skip
@@ -237,9 +237,10 @@ def time_detection(options: argparse.Namespace) -> None:
 
         summary, _ = watch_loop(0, 1 / 16, 400, False)
         rate = sum(summary.divergences.values()) / max(1, summary.judged)
-        share = 1 / 512
+        # A window of 32 calls has 2,048 steps here.
+        share = min(1 / 512, max(1 / 4096, 1 / (20_000 * max(rate, 1e-9))))
         theory = 1 / (rate * share) if rate else float("inf")
-        found = [64 * watch_loop(seed, share, 4000, True)[1] for seed in range(1, 1 + options.seeds)]
+        found = [64 * watch_loop(seed, share, 20_000, True)[1] for seed in range(1, 1 + options.seeds)]
         low, median, high = np.quantile(found, (0.25, 0.5, 0.75))
         quartiles = f"{low:,.0f} to {high:,.0f}"
         print_row(

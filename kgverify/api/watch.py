@@ -17,13 +17,15 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, c
 
 import numpy as np
 
+from kgverify.api.inputs import make_pipeline
 from kgverify.api.watch_judge import Judged, Sample, SampleJudge, Setting, WatchedDivergence, judge
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.comparison.result import ROLES
 from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.adapters.tensor import Expansion, TensorEngine
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.protocol import STOPPED, Evaluation
+from kgverify.engines.protocol import STOPPED, Engine, Evaluation
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
@@ -33,9 +35,11 @@ from kgverify.progress import Progress, no_progress
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import EngineLike, Job, choose_reference, write_down
 from kgverify.runs.pool import Processes, WorkerLost, send_maker
-from kgverify.runs.run import Run
+from kgverify.runs.run import Run, build_trace
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, select_candidates
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.score_tolerance import OWN_ENGINES, ScoreTolerance
+from kgverify.verification.rounding import EngineRun, measure_tolerance
 
 SHARE: Final = 1 / 4096
 """The default share of steps that are sampled."""
@@ -57,6 +61,9 @@ CLOSING_SECONDS: Final = 60.0
 
 CONFIDENCE: Final = 0.99
 """The chance of detection for which the summary gives the smallest rate of defects."""
+
+NUM_MEASURED: Final = 16
+"""The candidates on which the rounding of scores is measured, before the loop."""
 
 MAX_ERRORS: Final = 100
 """The most different errors of the watch that are reported."""
@@ -612,11 +619,31 @@ def watch(
     )
 
 
-def _describe(run: Run | None, engine: Any, *, reference: EngineSpec | None, **about: Any) -> Setting:
+def _measure(run: Run, engine: Engine, reference: EngineSpec, equality: Equality) -> ScoreTolerance | None:
+    """Return the tolerance of scores, measured on some facts; None if the policy computes without rounding, or it is known."""
+    if not run.policy.weights or engine.info.name in OWN_ENGINES:
+        return None
+    facts = run.graph.program.facts
+    atoms = facts[:: max(1, len(facts) // NUM_MEASURED)][:NUM_MEASURED]
+    zeros = np.zeros(len(atoms), np.int32)
+    candidates = CandidateSet(zeros, zeros.astype(np.int8), atoms)
+    expected = make_pipeline(reference, run, where="reference").engine
+    sides = [
+        EngineRun(role, each, build_trace(run, each, each.prove(candidates), None))
+        for role, each in zip(ROLES, (expected, engine), strict=True)
+    ]
+    return measure_tolerance((sides[0], sides[1]), equality.accepted_error)
+
+
+def _describe(
+    run: Run | None, engine: Any, *, reference: EngineSpec | None, equality: Equality, **about: Any
+) -> Setting:
     info, reader = getattr(engine, "info", EngineInfo("lines")), None
     if isinstance(engine, TensorEngine):
         reader = TensorEngine(engine.program, engine.limits, SHORTEST)
         names = ("encoding", "memory", "max_atoms", "max_depth")
         vars(reader).update({name: getattr(engine, name) for name in names}, arrays="numpy")
     reference = reference or write_down(choose_reference(None, info))
+    tolerance = None if run is None else _measure(run, engine, reference, equality)
+    about |= {"equality": equality, "tolerance": tolerance}
     return Setting(run=run, info=info, reference=reference, reader=reader, **about)

@@ -36,6 +36,7 @@ from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.recorded import RecordedComparison, compare_recorded
@@ -57,6 +58,7 @@ class Setting:
     run:    the program, limits and policy; None if JSON lines bring their own program
     reader: an engine that reads the states of a watched `TensorEngine`
     save:   the folder of the saved runs; None for none
+    tolerance: that of scores, if it was measured
     """
 
     run: Run | None
@@ -66,6 +68,7 @@ class Setting:
     save: Path | None
     max_saved: int
     reader: TensorEngine | None
+    tolerance: ScoreTolerance | None
 
 
 class Sample(NamedTuple):
@@ -231,11 +234,11 @@ class SampleJudge:
 
     def _compare(self, expected: Trace, actual: Trace, steps: _Steps, samples: Sequence[Sample]) -> Judged:
         equality = self._setting.equality
-        options = Options(kept=KEPT, explains=True, equality=equality)
+        options = Options(kept=KEPT, explains=True, equality=equality, tolerance=self._setting.tolerance)
         comparer = Comparer(expected, actual, options)
         comparison = comparer.compare()
         tolerance = bound_recorded(comparer, comparison, equality.accepted_error)
-        if tolerance is not None:
+        if tolerance is not None and self._setting.tolerance is None:
             comparer = Comparer(expected, actual, options._replace(tolerance=tolerance))
             comparison = comparer.compare()
         named = name_in_dialect(comparison.divergences, comparer.findings, self._run.limits.dialect)
