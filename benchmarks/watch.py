@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -86,6 +87,7 @@ def compare_times(
     began = time.monotonic()
     while not watch.summary.judged + watch.summary.idle and time.monotonic() < began + 20:
         time.sleep(0.1)
+    time_in_turn({"plain": plain, "watched": watched}, 2)
     seconds = time_in_turn({"plain": plain, "watched": watched}, options.repeats, clock=CLOCKS[options.clock])
     again = time_in_turn({"plain": plain, "again": plain}, options.repeats, clock=CLOCKS[options.clock])
     watch.close()
@@ -164,6 +166,88 @@ def time_padded(options: argparse.Namespace, device: str) -> None:
     compare_times(name, lambda: work(plainly), lambda: work(watched.expand), watched, options)
 
 
+def plant_faults() -> dict[str, type]:
+    """Return engines with a fault each, which shows in some steps only."""
+    from fast import Fast
+    from prover import PaddedProver
+
+    class CappedProver(PaddedProver):  # type: ignore[misc, no-any-unimported]
+        def match_facts(self, goals: Any, excluded: Any) -> Any:
+            state, fact = super().match_facts(goals, excluded)
+            predicate = self.facts[:, 0].contiguous()
+            is_kept = (torch.arange(len(predicate)) - torch.searchsorted(predicate, predicate))[fact] < 50
+            return state[is_kept], fact[is_kept]
+
+    class OverflowingProver(PaddedProver):  # type: ignore[misc, no-any-unimported]
+        def close(self, num: int, state: Any, atoms: Any) -> Any:
+            overflows = torch.bincount(state, minlength=num) > self.cap
+            return super().close(num, state, torch.where(overflows[state][:, None, None], 0, atoms))
+
+    class StaleBuffer(Fast):  # type: ignore[misc, no-any-unimported]
+        """Every 13th call returns rows of the previous one, where they fit."""
+
+        calls, buffer = 0, None
+
+        def expand(self, *given: Any) -> Any:
+            result = super().expand(*given)
+            self.calls += 1
+            before, self.buffer = self.buffer, result
+            if self.calls % 13 or before is None:
+                return result
+            return tuple(torch.cat((old[:8], new[8:])) if old.shape == new.shape else new
+                         for old, new in zip(before, result, strict=True))  # fmt: skip
+
+    class RecycledSlot(Fast):  # type: ignore[misc, no-any-unimported]
+        """A slot excludes the query of its first candidate for all later ones."""
+
+        first = None
+
+        def expand(self, states: Any, free: Any, excluded: Any) -> Any:
+            is_new = self.first is None or self.first.shape != excluded.shape
+            self.first = excluded.clone() if is_new else self.first
+            return super().expand(states, free, self.first)
+
+    return {
+        "the cap of 50 facts": type("Capped", (Fast,), {"make": CappedProver}),
+        "the overflow read as a proof": type("Overflowing", (Fast,), {"make": OverflowingProver}),
+        "a stale buffer": StaleBuffer,
+        "a recycled slot": RecycledSlot,
+    }
+
+
+def time_detection(options: argparse.Namespace) -> None:
+    """Print the number of steps until the first step that is wrong is sampled, over some seeds, and by sampling theory."""
+    graph = load_graph("countries")
+    run = Run(graph, Limits(max_resolvents=options.cap), num_queries=24, num_corruptions=50)
+    drawn = draw(run)
+    print_header(
+        "fault", "wrong steps", "share", "steps until the first warning, median", "quartiles", "by theory", "ratio"
+    )
+    for name, kind in plant_faults().items():
+
+        def watch_loop(seed: int, share: float, calls: int, raises: bool, kind: type = kind) -> tuple[Any, Any]:
+            found: list[Any] = []
+            engine = kind(run.graph.program, run.limits, SHORTEST)
+            loop = Loop(run, engine, drawn.take(np.random.default_rng(seed).permutation(len(drawn.query))), "cpu", 64)
+            given = {"share": share, "seed": seed, "raises": raises, "save": None, "on_divergence": found.append}
+            watched = kv.watch(engine, reference=SLOW, **given)
+            with suppress(AssertionError), watched:
+                loop.run(watched.expand, calls)
+            return watched.summary, min((each.call for each in found), default=calls)
+
+        summary, _ = watch_loop(0, 1 / 16, 400, False)
+        rate = sum(summary.divergences.values()) / max(1, summary.judged)
+        # A window of 32 calls has 2,048 steps here.
+        share = min(1 / 512, max(1 / 4096, 1 / (20_000 * max(rate, 1e-9))))
+        theory = 1 / (rate * share) if rate else float("inf")
+        found = [64 * watch_loop(seed, share, 20_000, True)[1] for seed in range(1, 1 + options.seeds)]
+        low, median, high = np.quantile(found, (0.25, 0.5, 0.75))
+        quartiles = f"{low:,.0f} to {high:,.0f}"
+        print_row(
+            name, f"{rate:.3%}", f"{share:.3g}", f"{median:,.0f}", quartiles, f"{theory:,.0f}", f"{median / theory:.2f}"
+        )
+
+
 def run_watch(words: list[str]) -> None:
     """The slow-down of a watched engine, against the same engine without a watch; both run in turn.
 
@@ -183,9 +267,14 @@ def run_watch(words: list[str]) -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--share", type=float, default=1 / 4096)
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="process: without that of the judge")
-    parser.add_argument("--only", choices=("evaluator", "padded"))
+    parser.add_argument("--only", choices=("evaluator", "padded", "detection"))
+    parser.add_argument("--cap", type=int, default=8, help="the most successors of a state, in the detection")
+    parser.add_argument("--seeds", type=int, default=30, help="of the detection")
     options = parser.parse_args(words)
     logging.basicConfig(level=logging.WARNING)
+    if options.only == "detection":
+        logging.disable()
+        return time_detection(options)
     devices = [options.device]
     if options.device == "auto":
         devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]

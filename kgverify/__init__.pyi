@@ -48,6 +48,8 @@ from kgverify.verification.record import RecordingOptions as RecordingOptions
 
 # isort: split
 from kgverify.api.open_trace import RecordedTrace as RecordedTrace
+from kgverify.api.watch import WatchSummary as WatchSummary
+from kgverify.api.watch_judge import WatchedDivergence as WatchedDivergence
 from kgverify.comparison.result import Divergence as Divergence
 from kgverify.conformance import Conformance as Conformance
 from kgverify.conformance import NotConforming as NotConforming

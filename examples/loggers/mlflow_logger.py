@@ -21,6 +21,13 @@ def log_to_mlflow(report: kv.Report, name: str) -> str:
         return run.info.run_id
 
 
+def log_divergence(found: kv.WatchedDivergence) -> None:
+    """Log the divergences of a watched engine to the current run: `kv.watch(engine, on_divergence=log_divergence)`."""
+    mlflow.log_metric(f"divergences.{found.stage or 'unknown'}", found.num, step=found.call)
+    if found.run is not None:
+        mlflow.log_artifacts(str(found.run), artifact_path=found.run.name)
+
+
 if __name__ == "__main__":
     for fault in ("", "fact-cap"):
         report = kv.verify("countries", kv.Evaluator(mode="eager", faults=fault or ()), queries=2, corruptions=5)

@@ -19,6 +19,13 @@ def log_to_wandb(report: kv.Report, name: str) -> str:
         return run.dir
 
 
+def log_divergence(found: kv.WatchedDivergence) -> None:
+    """Log the divergences of a watched engine to the current run: `kv.watch(engine, on_divergence=log_divergence)`."""
+    wandb.log({f"divergences/{found.stage or 'unknown'}": found.num})
+    if found.run is not None:
+        wandb.save(str(found.run / "*"), policy="now")
+
+
 if __name__ == "__main__":
     for fault in ("", "fact-cap"):
         report = kv.verify("countries", kv.Evaluator(mode="eager", faults=fault or ()), queries=2, corruptions=5)

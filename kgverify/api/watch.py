@@ -8,32 +8,38 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from kgverify.api.watch_judge import FoundCause, Judged, Sample, SampleJudge, Setting, TensorForm, judge
+from kgverify.api.inputs import make_pipeline
+from kgverify.api.watch_judge import Judged, Sample, SampleJudge, Setting, WatchedDivergence, judge
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.comparison.result import ROLES
 from kgverify.engines.adapters.stepwise import StepwiseEngine
 from kgverify.engines.adapters.tensor import Expansion, TensorEngine
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import STOPPED, Engine, Evaluation
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError
-from kgverify.interrupts import is_interrupt
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import EngineLike, Job, choose_reference, write_down
 from kgverify.runs.pool import Processes, WorkerLost, send_maker
+from kgverify.runs.run import Run, build_trace
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, select_candidates
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.score_tolerance import OWN_ENGINES, ScoreTolerance
+from kgverify.verification.rounding import EngineRun, measure_tolerance
 
 SHARE: Final = 1 / 4096
 """The default share of steps that are sampled."""
@@ -56,39 +62,18 @@ CLOSING_SECONDS: Final = 60.0
 CONFIDENCE: Final = 0.99
 """The chance of detection for which the summary gives the smallest rate of defects."""
 
+NUM_MEASURED: Final = 16
+"""The candidates on which the rounding of scores is measured, before the loop."""
+
+MAX_ERRORS: Final = 100
+"""The most different errors of the watch that are reported."""
+
+T = TypeVar("T")
+_Sampled: TypeAlias = tuple[str, Any, int, "_Copies | None"]
+"""The kind, content and size of a `Sample`, and its copies if these are under way."""
+
 _logger: Final = logging.getLogger("kgverify.watch")
 _BEGINS: Final = re.compile(r'\s*\{\s*"candidate"\s*:')
-
-
-class WatchedDivergence(NamedTuple):
-    """Divergences of one cause that the judge of a watched engine found, as `on_divergence` receives them.
-
-    stage:     the stage at fault; empty if only the ending of a candidate is known
-    kind:      the class of the difference
-    num:       the divergences of this cause so far
-    call, row: the call of the engine, counted from 1, and the row in its batch
-    expected, actual, goal, atom: the first of them, in names
-    run:       the saved run, for `kgverify show`, with `reproduce.py`; None if this cause has one already
-    """
-
-    stage: str
-    kind: str
-    num: int
-    field: str
-    call: int
-    row: int
-    atom: str
-    goal: str
-    expected: str
-    actual: str
-    run: Path | None
-
-    def __str__(self) -> str:
-        """Return the divergence in a line."""
-        at = f"{self.stage or 'unknown stage'}: {self.kind}, in {self.field} at row {self.row} of call {self.call}"
-        goal = f"goal {self.goal}" if self.goal else f"candidate {self.atom}"
-        shown = f"; kgverify show {self.run}" if self.run else ""
-        return f"{at}; {goal}: expected {self.expected}, actual {self.actual}; {self.num:,} so far{shown}"
 
 
 class WatchSummary(NamedTuple):
@@ -132,202 +117,179 @@ class WatchSummary(NamedTuple):
 
 
 class Watch:
-    """The sampling of one engine, and the process of its judge.
-
-    calls, due: the number of calls so far, and of the next one that is sampled
-    """
+    """The sampling of one engine, and the process of its judge. seen: the steps so far."""
 
     def __init__(
         self,
-        *,
         share: float,
         seed: int,
-        make_setting: Callable[..., Setting],
+        describe: Callable[[Run | None, Any], Setting],
         on_divergence: Callable[[WatchedDivergence], object] | None,
+        *,
         raises: bool,
     ) -> None:
-        self.calls = self.seen = 0
-        self.every = max(1, min(EVERY, round(1 / share)))
-        self.stride = max(1, round(1 / (share * self.every)))
-        self.stride_of_all = max(1, round(1 / share))
-        self.due = 0
+        self.seen = self._calls = self._due = self._begin = 0
         self.prove_alone: Callable[[CandidateSet], Columns] | None = None
-        self._random, self._begin = random.Random(seed), 0
-        self._make_setting, self._on_divergence, self._raises = make_setting, on_divergence, raises
+        self._share, self._random = share, random.Random(seed)
+        self._describe, self._on_divergence, self._raises = describe, on_divergence, raises
         self._counts: Counter[str] = Counter()
         self._divergences: Counter[tuple[str, str]] = Counter()
         self._runs: list[Path] = []
         self._told: deque[WatchedDivergence] = deque(maxlen=1000)
-        self._copies: deque[tuple[Sample, Any]] = deque()
+        self._copies: deque[tuple[Sample, _Copies]] = deque()
         self._waiting: list[Sample] = []
-        self._suspects: deque[CandidateSet] = deque(maxlen=1)
-        self._has_proved_alone = False
-        self._under_way: Future[Any] | None = None
+        self._suspects: list[CandidateSet] = []
+        self._under_way: Future[list[Judged]] | None = None
+        # The number of rows to send at once, and the time when they were sent.
+        self._room, self._sent = 16, 0.0
         self._lock = threading.Condition(threading.RLock())
         self._num_lost = 0
         self._errors: set[str] = set()
-        self._pid = os.getpid()
-        self._processes: Processes | None = None
-        self._about: Any = None
+        self._pid, self._processes, self._program = os.getpid(), cast("Processes | None", None), cast(Any, None)
 
-    def start(self, *about: Any) -> bool:
-        """Start the judge, once; return False if this watch judges another program already."""
-        if self._processes is not None:
-            return self._about is about[0]
-        self._about = about[0]
+    def start(self, run: Run | None, engine: Any, every: int = 1) -> bool:
+        """Start the judge, once; return False if this watch judges another program already. every: one call in it is sampled."""
+        program = None if run is None else run.graph.program
+        if self._program is not None:
+            return self._program is program
+        self._program = program or engine
+        self._every = max(1, min(every, round(1 / self._share)))
+        self._stride = max(1, round(1 / (self._share * self._every)))
         self._processes = Processes(1, imports_main=False)
-        self._maker = send_maker(partial(SampleJudge, self._make_setting(*about)), self._processes)
+        self._maker = send_maker(partial(SampleJudge, self._describe(run, engine)), self._processes)
         self._plan()
-        # Before the pool of threads ends; the functions of `atexit` run after it.
-        register = getattr(threading, "_register_atexit", None)
-        if register is not None:
-            with suppress(RuntimeError):
-                register(self.close)
+        # Before the threads of the pool end; the functions of `atexit` run after that.
+        with suppress(AttributeError, RuntimeError):
+            threading._register_atexit(self.close)  # type: ignore[attr-defined]
         return True
 
-    @property
-    def is_active(self) -> bool:
-        """True in the process that started it, until it is closed, or its judge was killed twice."""
-        return self._processes is not None and self._pid == os.getpid()
-
-    def take(self, num: int, stride: int | None = None) -> slice | None:
-        """Return the rows to sample of a call with this number of rows, and plan the next sample; None for none."""
-        if self._pid != os.getpid():
-            # After a fork, the judge belongs to the parent.
-            self.due = -1
-            return None
-        if stride is None:
+    def around(self, num: int, call: Callable[[], T], sample: Callable[[slice], Callable[[T], _Sampled]]) -> T:
+        """Return the result of a call on a number of rows. sample: takes rows before it, and returns what takes the result."""
+        self._calls += 1
+        self.seen += num
+        if self._calls != self._due:
+            return call()
+        rows, finish = self._take(num), None
+        if rows is not None:
+            with self._reported():
+                finish = sample(rows)
+        result = call()
+        if rows is not None and finish is not None:
+            with self._reported():
+                kind, content, size, copies = finish(result)
+                self._offer(Sample(kind, self._calls, rows.start, rows.step, size, content), copies)
+        if self._pid == os.getpid():
             self._plan()
-        self.deliver()
-        stride = stride or self.stride
-        first = self._random.randrange(stride)
-        return slice(first, num, stride) if first < num and self.is_active else None
+        return result
+
+    def _take(self, num: int) -> slice | None:
+        """Return the rows to sample of this call; None for none."""
+        if self._pid != os.getpid() or self._processes is None:
+            # After a fork, the judge belongs to the parent.
+            return None
+        self._deliver()
+        first = self._random.randrange(self._stride)
+        return slice(first, num, self._stride) if first < num else None
 
     def _plan(self) -> None:
-        self.due = self._begin + 1 + self._random.randrange(self.every)
-        self._begin += self.every
+        self._due = self._begin + 1 + self._random.randrange(self._every)
+        self._begin += self._every
 
-    def offer(self, kind: str, rows: slice, content: Any, size: int | None = None, copies: Any = None) -> None:
-        """Give rows of this call to the judge, once they are copied; drop them if too many are waiting."""
-        size = len(range(*rows.indices(rows.stop))) if size is None else size
-        sample = Sample(kind, self.calls, rows.start, rows.step or 1, size, content)
-        self._counts["sampled"] += size
-        if copies is not None:
-            if len(self._copies) >= MAX_COPIES:
-                self._counts["dropped"] += size
-            else:
-                self._copies.append((sample, copies))
-        else:
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report an error of the watch itself, which must not reach the loop."""
+        try:
+            yield
+        except Exception as error:
+            self._report(f"{type(error).__name__}: {error}")
+
+    def _report(self, text: str) -> None:
+        if text not in self._errors and len(self._errors) < MAX_ERRORS:
+            self._errors.add(text)
+            _logger.warning("%s", text)
+
+    def _offer(self, sample: Sample, copies: "_Copies | None" = None) -> None:
+        """Give rows to the judge, once they are copied; drop them if too many are waiting."""
+        self._counts["sampled"] += sample.size
+        if copies is not None and len(self._copies) < MAX_COPIES:
+            self._copies.append((sample, copies))
+        elif copies is not None:
+            self._counts["dropped"] += sample.size
+        elif sample.size:
             self._queue(sample)
 
-    def fail(self, error: BaseException) -> None:
-        """Report an error of the watch itself, which must not reach the loop."""
-        if is_interrupt(error):
-            raise error
-        self._report_error(f"{type(error).__name__}: {error}")
-
-    def deliver(self, *, waits: bool = False) -> None:
+    def _deliver(self, *, waits: bool = False) -> None:
         """Give completed copies to the judge, and what it found to the user."""
         while self._copies and (waits or self._copies[0][1].is_complete):
             sample, copies = self._copies.popleft()
             copies.wait()
             self._queue(sample)
-        if self._suspects and self.prove_alone is not None and not self._has_proved_alone:
-            self._has_proved_alone = True
-            candidates = self._suspects.popleft()
-            columns = self.prove_alone(candidates)
-            self._queue(Sample("alone", self.calls, int(candidates.query[0]), 1, len(candidates.query), columns))
+        if self._suspects and self.prove_alone is not None:
+            candidates, prove, self.prove_alone = self._suspects[0], self.prove_alone, None
+            with self._reported():
+                content = prove(candidates)
+                self._queue(Sample("alone", self._calls, int(candidates.query[0]), 1, len(candidates.query), content))
         while self._told:
             found = self._told.popleft()
             if self._on_divergence is not None:
-                try:
+                with self._reported():
                     self._on_divergence(found)
-                except Exception as error:
-                    self._report_error(f"on_divergence raised {type(error).__name__}: {error}")
             if self._raises:
                 raise AssertionError(str(found))
 
     def _queue(self, sample: Sample) -> None:
         with self._lock:
-            if not self.is_active:
-                self._counts["unjudged"] += sample.size
-            elif sum(each.size for each in self._waiting) + sample.size > max(MAX_ROWS, sample.size):
+            waiting = sum(each.size for each in self._waiting)
+            if self._processes is None or waiting + sample.size > max(MAX_ROWS, sample.size):
                 self._counts["dropped"] += sample.size
             else:
                 self._waiting.append(sample)
                 self._send()
 
     def _send(self) -> None:
-        """Send all waiting samples if the judge is free. The lock is held."""
+        """Send waiting samples if the judge is free: about as many as it judges in a second. The lock is held."""
         if self._under_way is not None or not self._waiting or self._processes is None:
             return
-        samples, self._waiting = self._waiting, []
-        try:
-            self._under_way = self._processes.submit(judge, *self._maker, samples)
-        except RuntimeError:
-            # The interpreter ends.
-            self._counts["unjudged"] += sum(each.size for each in samples)
-            return
+        samples = [self._waiting.pop(0)]
+        while self._waiting and sum(each.size for each in samples) + self._waiting[0].size <= self._room:
+            samples.append(self._waiting.pop(0))
+        self._sent = time.monotonic()
+        self._under_way = self._processes.submit(judge, *self._maker, samples)
         self._under_way.add_done_callback(partial(self._receive, samples))
 
-    def _receive(self, samples: Sequence[Sample], future: Future[Any]) -> None:
+    def _receive(self, samples: Sequence[Sample], future: Future[list[Judged]]) -> None:
         """Note what the judge found. Called in another thread."""
         with self._lock:
             self._under_way = None
+            is_slow = time.monotonic() - self._sent > 1.0
+            self._room = max(1, self._room // 2) if is_slow else min(MAX_ROWS, 2 * self._room)
             try:
                 for judged in future.result():
                     self._note(judged)
+                self._send()
             except BaseException as error:
                 self._counts["unjudged"] += sum(each.size for each in samples)
                 self._num_lost += 1
-                if isinstance(error, WorkerLost) and self._num_lost < 2:
-                    _logger.warning("the judge died (%s), and was started again", error.end)
-                else:
-                    self._report_error(f"the judge stopped, and nothing more is judged: {error}")
+                self._report(f"the judge stopped, for the {self._num_lost}. time: {error}")
+                if self._num_lost > 1 or not isinstance(error, WorkerLost):
                     threading.Thread(target=self._stop(), daemon=True).start()
-            self._send()
             self._lock.notify_all()
 
     def _note(self, judged: Judged) -> None:
-        self._counts["judged"] += judged.num_judged
-        self._counts["idle"] += judged.num_idle
-        self._counts["unjudged"] += judged.num_unjudged
-        self._counts["near_ties"] += judged.num_near_ties
+        for name in ("judged", "idle", "unjudged", "near_ties"):
+            self._counts[name] += getattr(judged, name)
         if judged.error:
-            self._report_error(f"a sample could not be judged: {judged.error}")
+            self._report(f"a sample could not be judged: {judged.error}")
         if judged.suspects is not None:
             self._suspects.append(judged.suspects)
         for cause in judged.causes:
-            self._note_cause(cause)
-
-    def _note_cause(self, cause: FoundCause) -> None:
-        key = cause.stage, cause.kind
-        is_new = key not in self._divergences
-        self._divergences[key] += cause.num
-        if cause.folder is not None:
-            self._runs.append(cause.folder)
-        first = cause.first
-        found = WatchedDivergence(
-            cause.stage,
-            cause.kind,
-            self._divergences[key],
-            first.field,
-            cause.call,
-            cause.row,
-            first.atom,
-            first.goal,
-            str(first.expected),
-            str(first.actual),
-            cause.folder,
-        )
-        if is_new:
-            _logger.warning("%s", found)
-        self._told.append(found)
-
-    def _report_error(self, text: str) -> None:
-        if text not in self._errors and len(self._errors) < 100:
-            self._errors.add(text)
-            _logger.warning("%s", text)
+            key = cause.stage, cause.kind
+            self._divergences[key] += cause.num
+            found = cause._replace(num=self._divergences[key])
+            self._runs += [cause.run] if cause.run is not None else []
+            self._told.append(found)
+            if found.num == cause.num:
+                _logger.warning("%s", found)
 
     @property
     def summary(self) -> WatchSummary:
@@ -338,18 +300,18 @@ class Watch:
 
     def close(self) -> None:
         """Wait for the judge, for at most a minute, and log the summary. A second call does nothing."""
-        if not self.is_active:
+        if self._processes is None or self._pid != os.getpid():
             return
         end = time.monotonic() + CLOSING_SECONDS
         try:
-            self._wait(end)
-            self.deliver(waits=True)
-            self._wait(end)
-            self.deliver()
+            # Candidates whose endings differ are judged in a second round.
+            for _ in range(3):
+                self._deliver(waits=True)
+                with self._lock:
+                    while self._under_way is not None and time.monotonic() < end:
+                        self._lock.wait(0.1)
         finally:
             with self._lock:
-                self._counts["unjudged"] += sum(each.size for each in self._waiting)
-                self._waiting.clear()
                 end_judge = self._stop()
             # Its threads may wait for the lock.
             end_judge()
@@ -357,16 +319,11 @@ class Watch:
             is_quiet = summary.judged and not summary.divergences
             _logger.log(logging.INFO if is_quiet else logging.WARNING, "%s", summary)
 
-    def _wait(self, end: float) -> None:
-        """Wait until the judge has nothing to do, or the time is over."""
-        self.deliver(waits=True)
-        with self._lock:
-            while self._under_way is not None and time.monotonic() < end:
-                self._lock.wait(0.1)
-
     def _stop(self) -> Callable[[], object]:
-        """Judge nothing more; return a function that ends the judge's process, at once if it is busy."""
-        processes, self._processes, self.due = self._processes, None, -1
+        """Judge nothing more; return a function that ends the judge's process, at once if it is busy. The lock is held."""
+        self._counts["unjudged"] += sum(each.size for each in self._waiting)
+        self._waiting.clear()
+        processes, self._processes, self._due = self._processes, None, -1
         kind = None if self._under_way is None else KeyboardInterrupt
         return int if processes is None else partial(processes.__exit__, kind, None, None)
 
@@ -400,29 +357,22 @@ class _Expanding(_Watched):
     """A watched `TensorEngine`."""
 
     def expand(self, states: Any, next_variable: Any, excluded: Any) -> Any:
-        watch = self._watch
-        watch.calls += 1
-        watch.seen += len(states)
-        if watch.calls != watch.due:
-            return cast(Any, super()).expand(states, next_variable, excluded)
-        rows, given, copies = watch.take(len(states)), [], None
-        try:
-            if rows is not None:
-                copies = _Copies()
-                # The engine may write into its arguments.
-                given = [copies.fetch(each, rows) for each in (states, next_variable, excluded)]
-        except Exception as error:
-            watch.fail(error)
-        result = cast(Any, super()).expand(states, next_variable, excluded)
-        try:
-            if rows is not None and copies is not None:
-                named = result if isinstance(result, dict) else dict(zip(Expansion._fields, result, strict=False))
-                copied = {name: None if each is None else copies.fetch(each, rows) for name, each in named.items()}
+        given = states, next_variable, excluded
+
+        def sample(rows: slice) -> Callable[[Any], _Sampled]:
+            copies = _Copies()
+            # The engine may write into its arguments.
+            before = [copies.fetch(each, rows) for each in given]
+
+            def finish(result: Any) -> _Sampled:
+                named = result if isinstance(result, Mapping) else dict(zip(Expansion._fields, result, strict=False))
+                after = {name: None if each is None else copies.fetch(each, rows) for name, each in named.items()}
                 copies.begin()
-                watch.offer("expand", rows, (given, copied), copies=copies)
-        except Exception as error:
-            watch.fail(error)
-        return result
+                return "expand", (before, after), len(before[0]), copies
+
+            return finish
+
+        return self._watch.around(len(states), partial(cast(Any, super()).expand, *given), sample)
 
 
 class _Copies:
@@ -433,16 +383,15 @@ class _Copies:
 
     def fetch(self, array: Any, rows: slice) -> Any:
         """Return the array that will hold these rows."""
-        if isinstance(array, np.ndarray) or not hasattr(array, "detach"):
+        if not hasattr(array, "detach"):
             return np.array(array[rows])
         if self._of_torch is None:
             from kgverify.torch.host_copy import HostCopy
 
             self._of_torch = HostCopy()
         own = array.detach()[rows].clone()
-        if own.dtype.is_floating_point and own.dtype.itemsize < 4:
-            own = own.float()
-        return self._of_torch.fetch(own, np.int64)
+        is_short = own.dtype.is_floating_point and own.dtype.itemsize < 4
+        return self._of_torch.fetch(own.float() if is_short else own, np.int64)
 
     def begin(self) -> None:
         """Begin to copy."""
@@ -464,106 +413,93 @@ class _Stepping(_Watched):
     """A watched `StepwiseEngine` that takes one step at a time."""
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Any:
-        (taken,) = self._sample([query], [visited], lambda: [super(_Stepping, self).take_step(query, visited)])  # type: ignore[misc]
+        take = cast(Any, super()).take_step
+        (taken,) = self._sample([query], [visited], lambda queries, goals: [take(queries[0], goals[0])])
         return taken
 
-    def _sample(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]], take: Callable[[], Any]) -> Any:
-        watch = self._watch
-        watch.calls += 1
-        watch.seen += len(queries)
-        if watch.calls != watch.due:
-            return take()
-        rows = watch.take(len(queries))
-        if rows is None:
-            return take()
-        given = [tuple(each) for each in queries[rows]], [list(map(tuple, each)) for each in visited[rows]]
-        taken = take()
-        try:
-            watch.offer("steps", rows, cast(Any, self)._show(*given, taken[rows]))
-        except Exception as error:
-            watch.fail(error)
-        return taken
+    def _sample(self, queries: Any, visited: Any, take: Callable[[Any, Any], Any]) -> Any:
+        def sample(rows: slice) -> Callable[[Any], _Sampled]:
+            given = [tuple(each) for each in queries[rows]], [list(map(tuple, each)) for each in visited[rows]]
+            show = cast(Any, self)._show
+            return lambda taken: ("steps", show(*given, taken[rows]), len(given[0]), None)
+
+        return self._watch.around(len(queries), partial(take, queries, visited), sample)
 
 
 class _SteppingTogether(_Stepping):
     """A watched `StepwiseEngine` that takes many steps at once."""
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Any:
-        return super(_Stepping, self).take_step(query, visited)  # type: ignore[misc]
+        return cast(Any, super(_Stepping, self)).take_step(query, visited)
 
     def take_steps(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]]) -> Any:
-        return self._sample(queries, visited, lambda: super(_Stepping, self).take_steps(queries, visited))  # type: ignore[misc]
+        return self._sample(queries, visited, cast(Any, super(_Stepping, self)).take_steps)
 
 
 class _Proving(_Watched):
     """A watched engine that proves candidates and records their steps."""
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        columns: Columns = cast(Any, super()).prove(candidates, progress)
-        self._note(candidates, lambda rows: columns.candidates.num_steps[rows].sum(), self._offer, columns)
+        def sample(rows: slice) -> Callable[[Columns], _Sampled]:
+            def finish(columns: Columns) -> _Sampled:
+                chosen = select_candidates(columns, np.arange(*rows.indices(rows.stop)))
+                return "prove", chosen, len(chosen.steps.depth), None
+
+            return finish
+
+        num = len(candidates.query)
+        columns: Columns = self._watch.around(num, partial(cast(Any, super()).prove, candidates, progress), sample)
+        self._watch.seen += len(columns.steps.depth) - num
         return columns
-
-    def _offer(self, rows: slice, columns: Columns) -> None:
-        chosen = select_candidates(columns, np.arange(*rows.indices(rows.stop)))
-        self._watch.offer("prove", rows, chosen, len(chosen.steps.depth))
-
-    def _note(
-        self, candidates: CandidateSet, count: Callable[[slice], Any], offer: Callable[..., None], *given: Any
-    ) -> None:
-        watch, num = self._watch, len(candidates.query)
-        watch.calls += 1
-        watch.seen += int(count(slice(None)))
-        rows = watch.take(num, watch.stride_of_all)
-        if rows is not None:
-            try:
-                offer(rows, *given)
-            except Exception as error:
-                watch.fail(error)
 
 
 class _Evaluating(_Proving):
     """A watched engine that also proves candidates without recording their steps."""
 
     def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress, **options: Any) -> Evaluation:
-        evaluation: Evaluation = cast(Any, super()).evaluate(candidates, progress, **options)
-        self._note(candidates, lambda rows: len(candidates.query), self._offer_endings, candidates, evaluation)
-        return evaluation
+        def sample(rows: slice) -> Callable[[Evaluation], _Sampled]:
+            def finish(evaluation: Evaluation) -> _Sampled:
+                at = np.arange(*rows.indices(rows.stop))
+                # A derivation that was stopped has no ending.
+                at = at[evaluation.results.outcome[at] != STOPPED]
+                outcome, is_limited, score = (each[at] for each in evaluation.results)
+                ends = outcome.astype(np.int8), is_limited.astype(np.uint8), score
+                given = candidates.take(at)._replace(query=at.astype(np.int32))
+                return "evaluate", Candidates(*given, np.zeros(len(at), np.uint32), *ends), len(at), None
 
-    def _offer_endings(self, rows: slice, candidates: CandidateSet, evaluation: Evaluation) -> None:
-        chosen = np.arange(*rows.indices(rows.stop))
-        outcome, is_limited, log_probability = (each[chosen] for each in evaluation.results)
-        # A derivation that was stopped has no ending.
-        ends = outcome != STOPPED
-        given = candidates.take(chosen[ends])
-        content = Candidates(
-            *given._replace(query=chosen[ends].astype(np.int32)),
-            num_steps=np.zeros(int(ends.sum()), np.uint32),
-            outcome=outcome[ends].astype(np.int8),
-            is_limited=is_limited[ends].astype(np.uint8),
-            log_probability=log_probability[ends],
-        )
-        if ends.any():
-            self._watch.offer("evaluate", rows, content, int(ends.sum()))
+            return finish
+
+        prove = partial(cast(Any, super()).evaluate, candidates, progress, **options)
+        evaluation: Evaluation = self._watch.around(len(candidates.query), prove, sample)
+        return evaluation
 
 
 class _Making(_Watched):
     """A watched maker, such as `kgverify.Evaluator(...)`, which makes watched engines."""
 
     def __call__(self, program: Program, limits: Limits, policy: Policy) -> Any:
-        made: Any = super().__call__(program, limits, policy)  # type: ignore[misc]
-        return _around(made, self._watch, program, limits, policy)
+        return _around(
+            cast(Any, super()).__call__(program, limits, policy), self._watch, _as_run(program, limits, policy)
+        )
 
 
-def _around(engine: Any, watch: Watch, program: Program, limits: Limits, policy: Policy) -> Any:
+def _as_run(program: Program, limits: Limits, policy: Policy) -> Run:
+    graph = KnowledgeGraph("watched", ())
+    # Set the cached property: names alone would number the symbols differently.
+    graph.__dict__["program"] = program
+    return Run(graph, limits, policy)
+
+
+def _around(engine: Any, watch: Watch, run: Run) -> Any:
     """Return a watched engine; the engine itself if the watch judges another program already."""
-    if not watch.start(program, limits, policy, engine):
-        return engine
     kind: type[_Watched] = _Evaluating if callable(getattr(engine, "evaluate", None)) else _Proving
     if isinstance(engine, TensorEngine):
         kind = _Expanding
     elif isinstance(engine, StepwiseEngine):
         is_single = _own_class(engine).take_steps is StepwiseEngine.take_steps
         kind = _Stepping if is_single else _SteppingTogether
+    if not watch.start(run, engine, 1 if issubclass(kind, _Proving) else EVERY):
+        return engine
     watch.prove_alone = engine.prove
     return _as_kind(engine, kind, watch)
 
@@ -589,37 +525,30 @@ def _as_kind(engine: Any, kind: type[_Watched], watch: Watch) -> Any:
 class WatchedLines(_Watched):
     """JSON lines of another process: iterate over it instead of over the lines; the derivations of a sample are judged."""
 
-    def __init__(self, lines: Iterable[str | bytes], watch: Watch) -> None:
-        self._lines, self._own = lines, watch
-        type(self)._watch = watch
-        watch.start(lines)
+    def __init__(self, lines: Iterable[str | bytes]) -> None:
+        self._lines = lines
 
     def __iter__(self) -> Iterator[Any]:
-        watch, header, is_first = self._watch, "", True
-        group: list[str] | None = None
+        header, is_first = "", True
+        group: list[str] = []
         for line in self._lines:
-            text = line.decode() if isinstance(line, bytes) else line
-            text = text if text.endswith("\n") else text + "\n"
+            text = (line.decode() if isinstance(line, bytes) else line).rstrip("\n") + "\n"
             if is_first and "trace" in json.loads(text):
                 header = text
-            elif _BEGINS.match(text) or (is_first and not header):
-                self._end(header, group)
-                group = None
-                watch.calls += 1
-                if watch.calls == watch.due:
-                    rows = watch.take(1)
-                    group = None if rows is None else []
-            watch.seen += '"goal"' in text
-            if group is not None and len(group) < MAX_LINES and text is not header:
-                group.append(text)
+            else:
+                if _BEGINS.match(text):
+                    self._end(header, group)
+                    group = []
+                # A longer derivation is judged up to this line.
+                group += [text] if len(group) < MAX_LINES else []
             is_first = False
             yield line
         self._end(header, group)
 
-    def _end(self, header: str, group: list[str] | None) -> None:
-        if group and len(group) < MAX_LINES:
-            num = sum('"successors"' in each for each in group)
-            self._watch.offer("lines", slice(0, 1, 1), (header, group), num)
+    def _end(self, header: str, group: list[str]) -> None:
+        size = sum('"successors"' in each for each in group)
+        if group:
+            self._watch.around(1, int, lambda rows: lambda _: ("lines", (header, group), size, None))
 
 
 @checked
@@ -669,26 +598,20 @@ def watch(
     """
     if not 0 < share <= 1:
         raise UserError(f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.001")
-    run = None if job is None else job.make_run()
-    about = partial(
-        _make_setting,
-        reference=reference,
-        equality=equality,
-        save=None if save is None else Path(save).absolute(),
-        max_saved=max_saved,
-        job=job,
-    )
-    made = Watch(share=share, seed=seed, make_setting=about, on_divergence=on_divergence, raises=raises)
+    folder = None if save is None else Path(save).absolute()
+    about: dict[str, Any] = {"equality": equality, "save": folder, "max_saved": max_saved}
+    named = None if reference is None else write_down(reference, "reference")
+    made = Watch(share, seed, partial(_describe, reference=named, **about), on_divergence, raises=raises)
     if isinstance(engine, EngineMaker):
         return _as_kind(engine, _Making, made)
+    run = None if job is None else job.make_run()
     if callable(getattr(engine, "prove", None)) and not isinstance(engine, type):
         if run is None and not hasattr(engine, "program"):
             raise UserError("does not hold its program", where="engine", fix="give job=kgverify.Job(...)")
-        given = engine if run is None else run
-        program = engine.program if run is None else run.graph.program
-        return _around(engine, made, program, given.limits, getattr(given, "policy", SHORTEST))
+        return _around(engine, made, run or _as_run(engine.program, engine.limits, engine.policy))
     if isinstance(engine, Iterable) and not isinstance(engine, str):
-        return type("WatchedLines", (WatchedLines,), {})(engine, made)
+        made.start(run, engine)
+        return type("WatchedLines", (WatchedLines,), {"_watch": made})(engine)
     raise UserError(
         f"expected an engine or lines, found {type(engine).__name__}",
         where="engine",
@@ -696,28 +619,31 @@ def watch(
     )
 
 
-def _make_setting(
-    program: Any,
-    limits: Limits | None = None,
-    policy: Policy = SHORTEST,
-    engine: Engine | None = None,
-    *,
-    reference: EngineLike | None,
-    job: Job | None,
-    **about: Any,
+def _measure(run: Run, engine: Engine, reference: EngineSpec, equality: Equality) -> ScoreTolerance | None:
+    """Return the tolerance of scores, measured on some facts; None if the policy computes without rounding, or it is known."""
+    if not run.policy.weights or engine.info.name in OWN_ENGINES:
+        return None
+    facts = run.graph.program.facts
+    atoms = facts[:: max(1, len(facts) // NUM_MEASURED)][:NUM_MEASURED]
+    zeros = np.zeros(len(atoms), np.int32)
+    candidates = CandidateSet(zeros, zeros.astype(np.int8), atoms)
+    expected = make_pipeline(reference, run, where="reference").engine
+    sides = [
+        EngineRun(role, each, build_trace(run, each, each.prove(candidates), None))
+        for role, each in zip(ROLES, (expected, engine), strict=True)
+    ]
+    return measure_tolerance((sides[0], sides[1]), equality.accepted_error)
+
+
+def _describe(
+    run: Run | None, engine: Any, *, reference: EngineSpec | None, equality: Equality, **about: Any
 ) -> Setting:
-    form = None
+    info, reader = getattr(engine, "info", EngineInfo("lines")), None
     if isinstance(engine, TensorEngine):
-        form = TensorForm(engine.encoding, engine.memory, engine.max_atoms, engine.max_depth)
-    return Setting(
-        program=program if engine is not None else None,
-        limits=limits or DeclaredLimits()
-        if job is None
-        else cast(Any, job.proofs.limits or limits or DeclaredLimits()),
-        policy=policy,
-        info=EngineInfo("lines") if engine is None else engine.info,
-        reference=write_down(choose_reference(reference, None if engine is None else engine.info), "reference"),
-        form=form,
-        job=job,
-        **about,
-    )
+        reader = TensorEngine(engine.program, engine.limits, SHORTEST)
+        names = ("encoding", "memory", "max_atoms", "max_depth")
+        vars(reader).update({name: getattr(engine, name) for name in names}, arrays="numpy")
+    reference = reference or write_down(choose_reference(None, info))
+    tolerance = None if run is None else _measure(run, engine, reference, equality)
+    about |= {"equality": equality, "tolerance": tolerance}
+    return Setting(run=run, info=info, reference=reference, reader=reader, **about)

@@ -50,7 +50,8 @@ class HostCopy:
             kind, tensor = np.dtype(dtype), tensor.to(signed_type(dtype))
         if not tensor.is_cuda:
             return tensor.contiguous().clone().numpy().view(kind)
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        # A user may have chosen another default device.
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         self._prepared.append((host, tensor))
         return host.numpy().view(kind)
 

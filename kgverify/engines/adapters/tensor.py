@@ -178,7 +178,7 @@ class TensorEngine:
 
     def encode(self, atoms: Any) -> Any:
         """Return atoms of the program, integers [..., 3], in the engine's numbers and as its arrays."""
-        return self._to_own(self._translate.encode(np.asarray(atoms, np.int64).reshape(*np.shape(atoms)[:-1], 3)))
+        return self.to_arrays(self._translate.encode(np.asarray(atoms, np.int64).reshape(*np.shape(atoms)[:-1], 3)))
 
     @property
     def info(self) -> EngineInfo:
@@ -460,8 +460,8 @@ class TensorEngine:
             )
         return state._replace(states=taken[:, :width], next_variable=found.next_variable)
 
-    def _to_own(self, array: Ids) -> Any:
-        """Convert a NumPy array to one of the engine's."""
+    def to_arrays(self, array: Ids) -> Any:
+        """Return a NumPy array as one of the engine's arrays, on its device."""
         # A function that is an attribute of a class would be bound to the engine.
         made = getattr_static(self, "arrays")
         made = made.__func__ if isinstance(made, staticmethod) else made
@@ -511,7 +511,7 @@ class TensorEngine:
 
     def _call_expand(self, state: _State) -> Expansion:
         with self.tap_log.observe():
-            result = self.expand(*(self._to_own(array.copy()) for array in state))
+            result = self.expand(*(self.to_arrays(array.copy()) for array in state))
         if are_in_use():
             # Only then may the engine show stages.
             self.probe = self._probe

@@ -200,7 +200,9 @@ def _take_gpu(number: int) -> None:
 
 def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
     """Copy tensors to the host, with a single wait."""
-    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in tensors]
+    copies = [
+        torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda) for tensor in tensors
+    ]
     for copy, tensor in zip(copies, tensors, strict=True):
         copy.copy_(tensor, non_blocking=True)
     if any(tensor.is_cuda for tensor in tensors):
