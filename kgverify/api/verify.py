@@ -26,6 +26,7 @@ from kgverify.runs.job import (
     of_info,
     write_down,
 )
+from kgverify.verification.judgement import FULL, Effort
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -89,7 +90,14 @@ def verify(
     return verify_job(Job(Source(graph), chosen, sides, Proofs(limits, policy), equality), save=save)
 
 
-def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", phase: Phase = silent_phase) -> Report:
+def verify_job(
+    job: Job,
+    *,
+    save: str | Path | None = None,
+    command: str = "",
+    phase: Phase = silent_phase,
+    effort: Effort = FULL,
+) -> Report:
     """Compare the engines of a job; see `verify`.
 
     Args:
@@ -97,6 +105,7 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
         save: A folder for both traces and the report.
         command: The command line that the report names as its origin.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
+        effort: The limits on the explanation of divergences.
 
     Returns:
         The report.
@@ -105,25 +114,25 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
         UserError: As `verify`.
     """
     if save is None:
-        return _verify(job, command, phase)[0]
+        return _verify(job, command, phase, effort)[0]
     from kgverify.verification.save import RunTimes, locked_run, save_verification
 
     started, phases = perf_counter(), TimedPhases(phase)
     with locked_run(save):
-        report, found = _verify(job, command, phases)
+        report, found = _verify(job, command, phases, effort)
         times = RunTimes(perf_counter() - started, dict(phases.seconds))
         save_verification(replace(found, report=report), Path(save), times)
     return report
 
 
-def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
+def _verify(job: Job, command: str, phase: Phase, effort: Effort) -> tuple[Report, Verification]:
     run, sides = job.make_run(), job.engines
     with ExitStack() as stack:
         with phase("building the engines", 0):
             actual = stack.enter_context(running(sides.engine, run))
             reference = choose_reference(sides.reference, actual.engine.info)
             expected = stack.enter_context(running(reference, run, where="reference"))
-        found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
+        found = verify_pipelines(run, expected, actual, equality=job.equality, effort=effort, phase=phase)
     made = found.report.environment
     written = zip((sides.engine, reference), (made.actual, made.expected), strict=True)
     engines = Engines(*(of_info(write_down(each, default=""), info) for each, info in written))
