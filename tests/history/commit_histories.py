@@ -24,6 +24,22 @@ GIT = {
 }
 
 
+GRAPH = {
+    "train.txt": "".join(
+        [f"near(p{i},p{(i + d) % 30}).\n" for i in range(30) for d in (1, 29, 7)]
+        + [f"located(p{i},r{i // 5}).\n" for i in range(30) if i % 3]
+        + [f"within(r{i},c{i // 3}).\n" for i in range(6)]
+    ),
+    "test.txt": "".join(f"located(p{i},{place}).\n" for i, place in ((3, "r0"), (27, "r5"), (6, "c0"), (12, "r2"))),
+    "rules.txt": """\
+located(X,Z) :- near(X,Y), located(Y,Z).
+located(X,Z) :- located(X,Y), within(Y,Z).
+located(X,Z) :- near(X,Y), near(Y,W), located(W,Z).
+""",
+}
+"""A graph of places, which is beside the commits."""
+
+
 class Fault(NamedTuple):
     """A fault: the lines that plant it in an engine, its stage, and words of its condition."""
 
@@ -50,9 +66,9 @@ FAULTS = {
     ),
     "short-list": Fault(
         "methods",
-        "def limit(self, resolvents):\n        return super().limit(resolvents[:3])",
+        "def limit(self, resolvents):\n        return super().limit(resolvents[:2])",
         "limit",
-        "position 3 or later",
+        "position 2 or later",
     ),
     "long-first": Fault(
         "methods",
@@ -66,9 +82,9 @@ FAULTS = {
 PADDED_FAULTS = {
     "padded-cap": Fault(
         "        fits = self.unifies(goals[state], self.facts[fact])",
-        "        state, fact = state[fact < 200], fact[fact < 200]\n        fits = self.unifies(goals[state], self.facts[fact])",
+        "        state, fact = state[fact < 60], fact[fact < 60]\n        fits = self.unifies(goals[state], self.facts[fact])",
         "match_facts",
-        "the index 200 or more",
+        "the index 60 or more",
     ),
     "padded-rule": Fault(
         "        fits = self.unifies(goals[state], heads[rule])\n        return state[fits], rule[fits]",
@@ -225,6 +241,14 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def write_graph(folder: Path) -> None:
+    """Write the graph into a folder of a repository that ignores it."""
+    (folder / ".git/info/exclude").write_text("kin\n")
+    (folder / "kin").mkdir()
+    for name, text in GRAPH.items():
+        (folder / "kin" / name).write_text(text)
+
+
 def make_history(folder: Path, seed: int) -> History:
     """Make the history of a seed in a folder."""
     draw = random.Random(seed)
@@ -237,6 +261,7 @@ def make_history(folder: Path, seed: int) -> History:
     draw.shuffle(pool)
     sought, other = pool[:2]
     git(folder, "init", "-q", "-b", "main")
+    write_graph(folder)
     # Commit numbers, from 0: 0 is good, the last one bad.
     at = draw.randrange(14, LENGTH - 4)
     plan: dict[int, list[tuple[str, str]]] = {at: [("plant", sought)]}
@@ -276,7 +301,7 @@ def make_history(folder: Path, seed: int) -> History:
         if draw.random() < 0.1:
             state.is_split = not state.is_split
         for path in folder.iterdir():
-            if path.name != ".git":
+            if path.name not in (".git", "kin"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, text in state.render().items():
             (folder / name).parent.mkdir(exist_ok=True)
@@ -302,7 +327,7 @@ def make_history(folder: Path, seed: int) -> History:
         "torch": ["--engine", "fast.py:Fast", "--reference", "slow.py:Slow"],
         "package": ["--engine", "prover.engine:Mine"],
     }.get(style, ["--engine", "mine.py:Mine"])
-    words = [*engines, "--queries", "2", "--corruptions", "2"]
+    words = [*engines, "--graph", "kin", "--corruptions", "3"]
     if kind in ("two", "hidden", "repaired", "same stage"):
         words += ["--cause", fault.stage]
     return History(

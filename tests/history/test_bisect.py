@@ -55,33 +55,110 @@ def history(tmp_path: Path):
 
 def test_skipped_commits_leave_several_and_none_of_them_is_named(history):
     folder, commits = history
+    (folder / "mine.py").write_text("raise RuntimeError('the working tree is not judged')\n")
+    before = git(folder, "status", "--porcelain"), git(folder, "for-each-ref"), (folder / ".git/index").read_bytes()
     hook = folder / ".git/hooks/post-index-change"
     hook.write_text("#!/bin/sh\ntouch ran\n")
     hook.chmod(0o755)
-    (folder / "mine.py").write_text("raise RuntimeError('the working tree is not judged')\n")
-    before = git(folder, "status", "--porcelain"), git(folder, "for-each-ref"), (folder / ".git/index").read_bytes()
-    found = invoke(f"bisect {commits[0]} HEAD --json found.json -- {ENGINE}", folder)
+    found = invoke(f"bisect {commits[0]} HEAD --json {folder.parent}/found.json -- {ENGINE}", folder)
     assert found.exit_code == 3, found.output
-    result = json.loads((folder / "found.json").read_text())
-    (folder / "found.json").unlink()
+    result = json.loads((folder.parent / "found.json").read_text())
     assert result["commit"] == ""
     assert {each["name"] for each in result["candidates"]} == set(commits[2:4])
     assert (result["stage"], result["kind"]) == ("match_rules", "missing")
-    assert f"{commits[2][:10]} skipped: 'mine.py' cannot be imported: No module named 'nowhere'" in found.stdout
+    assert re.search(f"{commits[2][:10]} skipped: .*'mine.py' cannot be imported", found.stdout)
     assert f"{commits[3][:10]} Change 3 (Ann, " in found.stdout
+    assert not list(folder.rglob("ran"))
+    hook.unlink()
     after = git(folder, "status", "--porcelain"), git(folder, "for-each-ref"), (folder / ".git/index").read_bytes()
     assert after == before
-    assert not list(folder.rglob("ran"))
     assert not (folder / ".git/kgverify").exists()
-    for words, message in (
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (f"HEAD~1 HEAD {ENGINE}", "the good commit .*: DIVERGE match_rules, missing\nfix: give an earlier commit"),
         (f"HEAD~4 HEAD~3 {ENGINE}", "the bad commit .*: AGREE\nfix: give a later commit"),
         (f"HEAD HEAD~1 {ENGINE}", "the good commit .*: is no ancestor of"),
-        (f"HEAD~2 HEAD {ENGINE}", "the good commit .* has no verdict: 'mine.py' cannot be imported"),
+        (f"HEAD~2 HEAD {ENGINE}", "the good commit .*: has no verdict: .*'mine.py' cannot be imported"),
         (f"HEAD~4 HEAD {ENGINE} --cause limit", "no divergence in limit, but in match_rules"),
         (f"nothing HEAD {ENGINE}", "the good commit nothing: "),
         (f"HEAD~4 HEAD {WORDS}", "expected an engine in the repository"),
-    ):
-        refused = invoke(f"bisect {words}", folder)
-        assert refused.exit_code == 2
-        assert re.search(message, refused.stderr), refused.stderr
+    ],
+)
+def test_ends_that_are_not_as_the_user_says_are_refused(history, words: str, message: str):
+    refused = invoke(f"bisect {words}", history[0])
+    assert refused.exit_code == 2
+    assert re.search(message, refused.stderr), refused.stderr
+
+
+@pytest.mark.deep
+def test_an_interrupted_search_resumes_and_a_slow_commit_is_skipped(tmp_path: Path):
+    make_repository(tmp_path)
+    slow = "import time\ntime.sleep(600)\n"
+    commits = [
+        commit(tmp_path, State("file", faults, number=number), **({"mine.py": slow} if is_slow else {}))
+        for number, (faults, is_slow) in enumerate([(set(), False), (set(), True), ({"one-rule"}, False)])
+    ]
+    words = ["bisect", commits[0], "HEAD", *ENGINE.split()]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "kgverify", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr is not None
+    judged = [running.stderr.readline() for _ in range(2)]
+    running.send_signal(signal.SIGTERM)
+    assert "to resume, run" in running.stderr.read()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert ["Change 2" in judged[0], "Change 0" in judged[1]] == [True, True]
+    (kept,) = (tmp_path / ".git/kgverify").iterdir()
+    assert [each.name for each in kept.iterdir()] == ["judged.jsonl"]
+    found = invoke([*words, "--timeout", "4"], tmp_path)
+    assert found.exit_code == 3
+    assert re.findall("Change .", found.stderr) == ["Change 1"]
+    assert f"{commits[1][:10]} skipped: it took more than 4 seconds" in found.stdout
+
+
+@pytest.mark.deep
+def test_the_engine_is_that_of_the_commit_wherever_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    main, linked = tmp_path / "main", tmp_path / "linked"
+    main.mkdir()
+    make_repository(main)
+    git(main, "checkout", "-qb", "work")
+    commit(main, State("package"))
+    for path in ("prover", "cousins"):
+        shutil.rmtree(main / path)
+
+    def keep(number: int, faults: set[str], **others: str) -> str:
+        files = {
+            f"deep/src/{name}".replace("/", "__"): text for name, text in State("package", faults).render().items()
+        }
+        return commit(main, State("file", number=number), **files, **others)
+
+    commits = [keep(number, {"one-rule"} if number > 1 else set()) for number in range(3)]
+    git(main, "checkout", "-q", "--detach")
+    git(main, "worktree", "add", "-q", str(linked), "work")
+    (tmp_path / "graph").mkdir()
+    make_repository(tmp_path / "graph")
+    monkeypatch.chdir(linked / "deep")
+    monkeypatch.syspath_prepend(str(linked / "deep/src"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(linked / "deep/src"), os.environ.get("PYTHONPATH", "")]))
+    result = bisect(commits[0], "HEAD", tmp_path / "graph/cousins", "prover.engine:Mine", save="run")
+    assert (result.commit, result.stage) == (commits[2], "match_rules")
+    assert result.report.first_divergence is not None
+    assert Path("run/report.json").is_file()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(60))
+def test_the_right_commit_is_found_in_a_generated_history(tmp_path: Path, seed: int):
+    made = make_history(tmp_path, seed)
+    found = invoke(["bisect", made.good, made.bad, *made.words, "--json", "found.json"], tmp_path)
+    result = json.loads((tmp_path / "found.json").read_text())
+    assert result["commit"] in (*made.answers, "")
+    if made.candidates:
+        assert {each["name"] for each in result["candidates"]} == made.candidates
+    else:
+        assert (found.exit_code, result["stage"]) == (0, made.stage)
+        assert made.condition in result["condition"]
