@@ -210,6 +210,9 @@ def bisect_job(
     watch: Callable[[str], None] = lambda line: None,
 ) -> Bisection:
     """Find the commit at which the engine of a job began to diverge; see `bisect`. watch: takes a line for each commit."""
+    engine = job.engines.engine
+    if not isinstance(engine, str) or EngineSpec(engine).is_own:
+        raise UserError("is not in the repository", where=f"engine {engine}", fix="give MODULE:NAME, or FILE.py:NAME")
     repository = Repository()
     good, bad = repository.find_commit(good, "the good commit"), repository.find_commit(bad, "the bad commit")
     if good == bad or not repository.is_ancestor(good, bad):
@@ -243,11 +246,9 @@ def bisect_job(
 def _anchor(job: Job, repository: Repository) -> tuple[Job, list[str]]:
     """Return the job with a loaded graph, and with names that have the same meaning in every folder; and the named files.
 
-    The file of an engine in the repository is named from the current folder. UserError for an engine that is not in commits.
+    The file of an engine in the repository is named from the current folder.
     """
     engine, reference, policy = job.engines.engine, job.engines.reference, job.proofs.policy
-    if not isinstance(engine, str) or EngineSpec(engine).is_own:
-        raise UserError("expected an engine in the repository", where="engine", fix="give MODULE:NAME, or FILE.py:NAME")
     files = []
     if isinstance(reference, str) and names_trace(reference):
         files.append(reference := str(Path(reference).absolute()))
@@ -335,7 +336,7 @@ class _Search:
             judged = msgspec.structs.replace(judged, commit=commit, seconds=round(perf_counter() - started, 2))
             self.ledger.add(judged)
             self.records[commit] = judged
-            self.watch(f"{self.repository.describe(commit)}: {judged}{left}")
+            self.watch(make_visible(f"{self.repository.describe(commit)}: {judged}{left}"))
         return self.records[commit]
 
     def _has_cause(self, commit: str) -> bool:

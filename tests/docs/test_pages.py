@@ -53,6 +53,7 @@ PAGES = {
     ),
     "docs/graphs.md": Page(has_shared=True),
     "docs/install.md": Page(ignored=("text", "toml"), printed=("kgverify",)),
+    "docs/over-time.md": Page(),
     "docs/reference.md": Page(printed=("DIVERGE", r"AGREE.*\Z")),
     # Its Python, and what it shows, are in tests/plugin/test_pytest_plugin.py.
     "docs/report.md": Page(has_shared=True),

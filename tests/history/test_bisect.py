@@ -85,7 +85,7 @@ def test_skipped_commits_leave_several_and_none_of_them_is_named(history):
         (f"HEAD~2 HEAD {ENGINE}", "the good commit .*: has no verdict: .*'mine.py' cannot be imported"),
         (f"HEAD~4 HEAD {ENGINE} --cause limit", "no divergence in limit, but in match_rules"),
         (f"nothing HEAD {ENGINE}", "the good commit nothing: "),
-        (f"HEAD~4 HEAD {WORDS}", "expected an engine in the repository"),
+        (f"HEAD~4 HEAD {WORDS}", "engine compiled: is not in the repository"),
     ],
 )
 def test_ends_that_are_not_as_the_user_says_are_refused(history, words: str, message: str):
