@@ -30,6 +30,7 @@ from kgverify.files.code_identity import hash_file, identify_own_code
 from kgverify.files.repository import Commit, Repository
 from kgverify.files.writing import check_folder, locked_folder, remove_tree
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Stage
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, PolicyLike, Proofs, Queries, Source
@@ -45,10 +46,27 @@ TIMEOUT: Final = 600.0
 _NOT_OF_USER: Final = ("kgverify", "kgreference", "__main__", "__mp_main__", *sys.stdlib_module_names)
 
 
+_PHASES: Final = (
+    (Stage.SELECT,),
+    (Stage.MATCH_RULES, Stage.MATCH_FACTS),
+    (Stage.RESOLVE,),
+    (Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE, Stage.LIMIT),
+    (Stage.SCORE,),
+    (Stage.CHOOSE,),
+)
+"""The stages of a step in their order, which within a group depends on the dialect."""
+
+
+def _comes_before(first: str, second: str) -> bool:
+    """Return whether a stage comes before another in every dialect."""
+    places = [i for each in (first, second) for i, group in enumerate(_PHASES) if each in group]
+    return len(places) == 2 and places[0] < places[1]
+
+
 class Likeness(IntEnum):
     """The likeness of a commit's divergences to the one that is sought.
 
-    NONE: other causes, or no divergence; UNCLEAR: another cause in the same step, or one that may hide it; CAUSE: its stage
+    NONE: other causes, or no divergence; UNCLEAR: another cause that may hide it; CAUSE: its stage
     and class in other steps; STEP: the same step goes wrong in the same way
     """
 
@@ -83,7 +101,7 @@ class Sought(msgspec.Struct, frozen=True):
             if found.cause == self.cause:
                 is_same = (found.where, found.wrong) == (self.where, self.wrong)
                 best = max(best, Likeness.STEP if is_same else Likeness.CAUSE)
-            elif found.where == self.where:
+            elif found.where == self.where and not (each.is_replayed and _comes_before(self.cause[0], found.cause[0])):
                 best = max(best, Likeness.UNCLEAR)
         return best
 
@@ -193,6 +211,14 @@ def bisect(
 
     Raises:
         UserError: If the good commit diverges, the bad one does not, or one of them has no verdict.
+
+    Example:
+        >>> import kgverify as kv
+        >>> try:
+        ...     kv.bisect("v1", "HEAD", "countries", "compiled")
+        ... except kv.UserError as error:
+        ...     print(error.fix)
+        give MODULE:NAME, or FILE.py:NAME
     """
     sides, proofs = Engines(engine, reference), Proofs(limits, policy)
     job = Job(Source(graph), Queries.choose(queries, None, None), sides, proofs, equality)
@@ -347,7 +373,7 @@ class _Search:
         return [each for each in parents if each not in commits]
 
     def _explain(self, commit: str, save: str | Path | None) -> Report:
-        """Return the report of a commit with its conditions, and save the run. UserError if there is none."""
+        """Return the report of a commit with its conditions, and save the run. UserError if it cannot be judged again."""
         folder = self.folder / "run" if save is None else Path(save).absolute()
         job = self.job
         if self.judge(commit).is_hidden:

@@ -55,7 +55,7 @@ class Repository:
         return not self._ask("rev-list", "-n1", first, "--not", second)
 
     def list_between(self, good: Collection[str], bad: str) -> list[str]:
-        """Return the ancestors of a bad commit, and itself, that are no ancestors of good ones: best to judge first."""
+        """Return a bad commit and its ancestors without those of good ones, best to judge first."""
         lines = self._ask("rev-list", "--bisect-all", bad, "--not", *good)
         return [line.split()[0] for line in lines]
 
