@@ -20,7 +20,6 @@ from kgverify.api.compare import compare
 from kgverify.api.inputs import names_trace
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
-from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.result import Cause, Divergence, Verdict
 from kgverify.engines.load_engine import describe_raised, load_factory
 from kgverify.engines.policy import POLICY_NAMES
@@ -29,11 +28,9 @@ from kgverify.escaping import ShownAsText, make_visible
 from kgverify.files.code_identity import hash_file, identify_own_code
 from kgverify.files.repository import Commit, Repository
 from kgverify.files.writing import check_folder, locked_folder, remove_tree
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Stage
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, PolicyLike, Proofs, Queries, Source
+from kgverify.runs.job import Engines, Job, Source
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.runs.pool import Processes, describe_end, end_with_parent
 from kgverify.verification.judgement import FULL, UNEXPLAINED
@@ -46,21 +43,10 @@ TIMEOUT: Final = 600.0
 _NOT_OF_USER: Final = ("kgverify", "kgreference", "__main__", "__mp_main__", *sys.stdlib_module_names)
 
 
-_PHASES: Final = (
-    (Stage.SELECT,),
-    (Stage.MATCH_RULES, Stage.MATCH_FACTS),
-    (Stage.RESOLVE,),
-    (Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE, Stage.LIMIT),
-    (Stage.SCORE,),
-    (Stage.CHOOSE,),
+_PLACES: Final = {"match_rules": 0, "match_facts": 0, "resolve": 1, "score": 3, "choose": 4} | dict.fromkeys(
+    ("prune", "rename", "revisit", "close", "limit"), 2
 )
-"""The stages of a step in their order, which within a group depends on the dialect."""
-
-
-def _comes_before(first: str, second: str) -> bool:
-    """Return whether a stage comes before another in every dialect."""
-    places = [i for each in (first, second) for i, group in enumerate(_PHASES) if each in group]
-    return len(places) == 2 and places[0] < places[1]
+"""The order of the stages of a step in every dialect."""
 
 
 class Likeness(IntEnum):
@@ -101,8 +87,10 @@ class Sought(msgspec.Struct, frozen=True):
             if found.cause == self.cause:
                 is_same = (found.where, found.wrong) == (self.where, self.wrong)
                 best = max(best, Likeness.STEP if is_same else Likeness.CAUSE)
-            elif found.where == self.where and not (each.is_replayed and _comes_before(self.cause[0], found.cause[0])):
-                best = max(best, Likeness.UNCLEAR)
+            elif found.where == self.where:
+                is_before = _PLACES.get(self.cause[0], 9) < _PLACES.get(each.stage, 0)
+                # A stage that was compared before the wrong one is right.
+                best = best if each.is_replayed and is_before else max(best, Likeness.UNCLEAR)
         return best
 
 
@@ -140,7 +128,7 @@ class Bisection(msgspec.Struct, ShownAsText, frozen=True, kw_only=True, tag_fiel
 
     commit:     the full name of the first commit with the divergence; empty if skipped commits leave several
     candidates: the commits of which one is the first
-    stage, kind, condition: those of the cause; empty if any divergence was sought
+    cause:      the cause, with its condition; None if any divergence was sought
     judged:     the judged and the skipped commits, in order
     notes:      further remarks, such as a later commit since which other steps go wrong
     report:     the report of the commit, or that of the bad commit if there are several
@@ -148,21 +136,19 @@ class Bisection(msgspec.Struct, ShownAsText, frozen=True, kw_only=True, tag_fiel
 
     commit: str
     candidates: tuple[Commit, ...]
-    stage: str
-    kind: str
-    condition: str
+    cause: Cause | None
     judged: tuple[JudgedCommit, ...]
     notes: tuple[str, ...]
     report: Report
 
     def __str__(self) -> str:
         """Return the commit, the cause and the skipped commits, as lines."""
-        lines = [f"first commit that diverges: {self.candidates[0]}"]
+        lines = [f"first commit with this divergence: {self.candidates[0]}"]
         if not self.commit:
-            lines = [f"the first commit that diverges is one of {len(self.candidates)}, since others were skipped:"]
+            lines = [f"the first commit with this divergence is one of {len(self.candidates)}:"]
             lines += [f"  {each}" for each in self.candidates]
-        if self.stage:
-            lines.append(f"  {self.stage}, {self.kind}{': ' * bool(self.condition)}{self.condition.partition(': ')[0]}")
+        if self.cause is not None:
+            lines.append(f"  {self.cause.stage}, {self.cause.kind}: {self.cause.condition.partition(': ')[0]}")
         skipped = [each for each in self.judged if each.reason]
         lines.append(f"  {count_of(len(self.judged), 'commit')} judged, {len(skipped)} of them skipped")
         lines += [f"    {each.commit[:10]} {each}" for each in skipped] + [f"  note: {each}" for each in self.notes]
@@ -171,43 +157,34 @@ class Bisection(msgspec.Struct, ShownAsText, frozen=True, kw_only=True, tag_fiel
 
 @checked
 def bisect(
+    job: Job,
     good: str,
-    bad: str,
-    graph: GraphLike,
-    engine: str,
+    bad: str = "HEAD",
     *,
-    reference: EngineLike | None = None,
-    queries: int | Queries | None = 20,
-    policy: PolicyLike = "shortest",
-    limits: Limits | None = None,
-    equality: Equality = DEFAULT_EQUALITY,
     cause: str = "",
     timeout: float = TIMEOUT,
     save: str | Path | None = None,
+    watch: Callable[[str], None] | None = None,
 ) -> Bisection:
     """Find the commit at which an engine in the git repository of the current folder began to diverge.
 
-    The files of each commit are written into a folder in `.git`, and judged by `kgverify.verify` in a new process, whose
+    The files of each commit are written into a folder in `.git`, and judged as by `kgverify.verify` in a new process, whose
     current folder is the corresponding one there. The engine, and a reference in the repository, are those of the commit; the
     graph, the policy and the limits are those of now. A commit without a verdict is skipped. An interrupted search resumes.
 
     Args:
+        job: The comparison. The engine is named as `"module:name"` or `"file.py:name"`; the reference may also be the path of a
+            recorded trace.
         good: A commit, tag or branch at which the engine does not diverge: an ancestor of `bad`.
         bad: A commit at which it diverges.
-        graph: The graph, as for `kgverify.verify`.
-        engine: The engine under test: `"module:name"` or `"file.py:name"`.
-        reference: The engine to compare with, or the path of a recorded trace.
-        queries: Number of queries, or `kgverify.Queries(...)`.
-        policy: The policy of both engines.
-        limits: The limits of both engines.
-        equality: What counts as equal.
         cause: The cause that is sought. If not given, that of the bad commit's first divergence; or a stage, such as
             `"match_facts"`, for the first cause there; or `"any"` divergence.
         timeout: The time limit for the judgement of a commit, in seconds; a slower commit is skipped.
         save: A folder for the traces and the report of the commit.
+        watch: A function that takes a line for each judged commit.
 
     Returns:
-        The result: `.commit`, `.stage`, `.condition`, `.report`. `print(result)` prints it.
+        The result: `.commit`, `.cause`, `.report`. `print(result)` prints it.
 
     Raises:
         UserError: If the good commit diverges, the bad one does not, or one of them has no verdict.
@@ -215,30 +192,14 @@ def bisect(
     Example:
         >>> import kgverify as kv
         >>> try:
-        ...     kv.bisect("v1", "HEAD", "countries", "compiled")
+        ...     kv.bisect(kv.Job(), "v1")
         ... except kv.UserError as error:
         ...     print(error.fix)
         give MODULE:NAME, or FILE.py:NAME
     """
-    sides, proofs = Engines(engine, reference), Proofs(limits, policy)
-    job = Job(Source(graph), Queries.choose(queries, None, None), sides, proofs, equality)
-    return bisect_job(job, good, bad, cause=cause, timeout=timeout, save=save)
-
-
-def bisect_job(
-    job: Job,
-    good: str,
-    bad: str,
-    *,
-    cause: str = "",
-    timeout: float = TIMEOUT,
-    save: str | Path | None = None,
-    watch: Callable[[str], None] = lambda line: None,
-) -> Bisection:
-    """Find the commit at which the engine of a job began to diverge; see `bisect`. watch: takes a line for each commit."""
     engine = job.engines.engine
     if not isinstance(engine, str) or EngineSpec(engine).is_own:
-        raise UserError("is not in the repository", where=f"engine {engine}", fix="give MODULE:NAME, or FILE.py:NAME")
+        raise UserError("expected an engine in the repository", where="engine", fix="give MODULE:NAME, or FILE.py:NAME")
     repository = Repository()
     good, bad = repository.find_commit(good, "the good commit"), repository.find_commit(bad, "the bad commit")
     if good == bad or not repository.is_ancestor(good, bad):
@@ -300,7 +261,7 @@ class _Search:
     timeout: float
     ledger: Ledger[JudgedCommit]
     workers: Processes
-    watch: Callable[[str], None]
+    watch: Callable[[str], None] | None
     sought: Sought | None = None
     records: dict[str, JudgedCommit] = field(default_factory=dict)
 
@@ -327,13 +288,11 @@ class _Search:
             notes.append(f"other steps go wrong since {self.repository.describe(latest[0])}")
         is_found = len(candidates) == 1
         report = self._explain(candidates[0] if is_found else bad, save)
-        wanted = [each for each in report.causes if self.sought and (each.stage, str(each.kind)) == self.sought.cause]
+        found = [each for each in report.causes if self.sought and (each.stage, str(each.kind)) == self.sought.cause]
         return Bisection(
             commit=candidates[0] if is_found else "",
             candidates=tuple(map(self.repository.describe, candidates)),
-            stage=wanted[0].stage if wanted else "",
-            kind=str(wanted[0].kind) if wanted else "",
-            condition=wanted[0].condition if wanted else "",
+            cause=found[0] if found else None,
             judged=tuple(self.records.values()),
             notes=tuple(notes),
             report=report,
@@ -362,7 +321,8 @@ class _Search:
             judged = msgspec.structs.replace(judged, commit=commit, seconds=round(perf_counter() - started, 2))
             self.ledger.add(judged)
             self.records[commit] = judged
-            self.watch(make_visible(f"{self.repository.describe(commit)}: {judged}{left}"))
+            if self.watch is not None:
+                self.watch(make_visible(f"{self.repository.describe(commit)}: {judged}{left}"))
         return self.records[commit]
 
     def _has_cause(self, commit: str) -> bool:

@@ -65,7 +65,8 @@ class Repository:
 
     def describe(self, commit: str) -> Commit:
         """Return a commit with its message, author and date."""
-        return Commit(commit, *self._ask("log", "-1", "--no-show-signature", "--format=%s%n%an%n%as", commit))
+        lines = self._ask("log", "-1", "--no-show-signature", "--format=%s%n%an%n%as", commit)
+        return Commit(commit, *(line.encode(errors="replace").decode() for line in lines))
 
     def check_out(self, commit: str, folder: Path) -> Path:
         """Write the files of a commit, and nothing else, into `tree` in a folder, with an index of its own.

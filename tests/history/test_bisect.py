@@ -13,7 +13,7 @@ import pytest
 from commit_histories import State, git, make_history
 from invoked_commands import invoke
 
-from kgverify.api.bisect import bisect
+import kgverify as kv
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 WORDS = "--graph cousins --corruptions all"
@@ -65,7 +65,7 @@ def test_skipped_commits_leave_several_and_none_of_them_is_named(history):
     result = json.loads((folder.parent / "found.json").read_text())
     assert result["commit"] == ""
     assert {each["name"] for each in result["candidates"]} == set(commits[2:4])
-    assert (result["stage"], result["kind"]) == ("match_rules", "missing")
+    assert (result["cause"]["stage"], result["cause"]["kind"]) == ("match_rules", "missing")
     assert re.search(f"{commits[2][:10]} skipped: .*'mine.py' cannot be imported", found.stdout)
     assert f"{commits[3][:10]} Change 3 (Ann, " in found.stdout
     assert not list(folder.rglob("ran"))
@@ -85,7 +85,7 @@ def test_skipped_commits_leave_several_and_none_of_them_is_named(history):
         (f"HEAD~2 HEAD {ENGINE}", "the good commit .*: has no verdict: .*'mine.py' cannot be imported"),
         (f"HEAD~4 HEAD {ENGINE} --cause limit", "no divergence in limit, but in match_rules"),
         (f"nothing HEAD {ENGINE}", "the good commit nothing: "),
-        (f"HEAD~4 HEAD {WORDS}", "engine compiled: is not in the repository"),
+        (f"HEAD~4 HEAD {WORDS}", "expected an engine in the repository"),
     ],
 )
 def test_ends_that_are_not_as_the_user_says_are_refused(history, words: str, message: str):
@@ -103,14 +103,13 @@ def test_an_interrupted_search_resumes_and_a_slow_commit_is_skipped(tmp_path: Pa
         for number, (faults, is_slow) in enumerate([(set(), False), (set(), True), ({"one-rule"}, False)])
     ]
     words = ["bisect", commits[0], "HEAD", *ENGINE.split()]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "kgverify", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    assert running.stderr is not None
-    judged = [running.stderr.readline() for _ in range(2)]
-    running.send_signal(signal.SIGTERM)
-    assert "to resume, run" in running.stderr.read()
-    assert running.wait() == 128 + signal.SIGTERM
+    line = [sys.executable, "-m", "kgverify", *words]
+    with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        judged = [running.stderr.readline() for _ in range(2)]
+        running.send_signal(signal.SIGTERM)
+        assert "to resume, run" in running.stderr.read()
+    assert running.returncode == 128 + signal.SIGTERM
     assert ["Change 2" in judged[0], "Change 0" in judged[1]] == [True, True]
     (kept,) = (tmp_path / ".git/kgverify").iterdir()
     assert [each.name for each in kept.iterdir()] == ["judged.jsonl"]
@@ -144,8 +143,10 @@ def test_the_engine_is_that_of_the_commit_wherever_the_command_runs(tmp_path: Pa
     monkeypatch.chdir(linked / "deep")
     monkeypatch.syspath_prepend(str(linked / "deep/src"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(linked / "deep/src"), os.environ.get("PYTHONPATH", "")]))
-    result = bisect(commits[0], "HEAD", tmp_path / "graph/cousins", "prover.engine:Mine", save="run")
-    assert (result.commit, result.stage) == (commits[2], "match_rules")
+    job = kv.Job(kv.Source(tmp_path / "graph/cousins"), engines=kv.Engines("prover.engine:Mine"))
+    result = kv.bisect(job, commits[0], save="run")
+    assert result.cause is not None
+    assert (result.commit, result.cause.stage) == (commits[2], "match_rules")
     assert result.report.first_divergence is not None
     assert Path("run/report.json").is_file()
 
@@ -160,5 +161,5 @@ def test_the_right_commit_is_found_in_a_generated_history(tmp_path: Path, seed: 
     if made.candidates:
         assert {each["name"] for each in result["candidates"]} == made.candidates
     else:
-        assert (found.exit_code, result["stage"]) == (0, made.stage)
-        assert made.condition in result["condition"]
+        assert (found.exit_code, result["cause"]["stage"]) == (0, made.stage)
+        assert made.condition in result["cause"]["condition"]

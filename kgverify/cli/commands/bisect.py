@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from kgverify.api.bisect import TIMEOUT, bisect_job
+from kgverify.api.bisect import TIMEOUT
+from kgverify.api.bisect import bisect as find_commit
 from kgverify.cli import options
 from kgverify.cli.command_line import warnings_afterwards
 from kgverify.cli.output import settings
@@ -48,15 +49,13 @@ def bisect(
     made = job.make(sides.make(work), equality)
     try:
         watch = None if settings.is_quiet else print_note
-        result = bisect_job(
-            made, good, bad, cause=cause, timeout=timeout, save=save, watch=watch or (lambda line: None)
-        )
+        result = find_commit(made, good, bad, cause=cause, timeout=timeout, save=save, watch=watch)
     except KeyboardInterrupt:
         print_note("the judged commits are saved; to resume, run:", typed_command())
         raise
     console = make_result_console()
     print_lines(console, *str(result).split("\n"))
-    if result.report is not None and not settings.is_quiet:
+    if not settings.is_quiet:
         console.print()
         show = {} if save is None else {shlex.join(["kgverify", "show", str(save)]): "step through it"}
         commands = {shlex.join(["git", "show", result.candidates[0].name]): "what changed"}
