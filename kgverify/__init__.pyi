@@ -1,5 +1,6 @@
 """The names of kgverify, for type checkers and for `__init__.py`, which loads each name when it is used."""
 
+from kgverify.api.bisect import bisect as bisect
 from kgverify.api.compare import compare as compare
 from kgverify.api.conformance import assert_agrees as assert_agrees
 from kgverify.api.conformance import assert_equivalent as assert_equivalent
@@ -47,6 +48,7 @@ from kgverify.trace.write.writer import TraceWriter as TraceWriter
 from kgverify.verification.record import RecordingOptions as RecordingOptions
 
 # isort: split
+from kgverify.api.bisect import Bisection as Bisection
 from kgverify.api.open_trace import RecordedTrace as RecordedTrace
 from kgverify.api.watch import WatchSummary as WatchSummary
 from kgverify.api.watch_judge import WatchedDivergence as WatchedDivergence

@@ -45,7 +45,7 @@ def call(words: Sequence[str]) -> int:
         print_note(f"written: {path}; it is read by new shells")
         return 0
     log(make_visible(f"{datetime.now():%Y-%m-%d %H:%M:%S} {shlex.join(['kgverify', *words])}") + "\n")
-    words = _name_files(words)
+    words = [word for word in _name_files(words) if (word, words[0]) != (END, "bisect")]
     app = make_app(words[0], configuration=partial(apply_configuration, ENTRIES[words[0]].compares))
     _log_notes()
     if len(words) == 1 and app[words[0]].default_command is None:

@@ -64,6 +64,9 @@ ENTRIES: Final = {
     "fuzz": Entry(
         _START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures.", compares=True
     ),
+    "bisect": Entry(
+        _LOOK, "commands.bisect:bisect", "Find the commit at which an engine began to diverge.", compares=True
+    ),
     "why": Entry(_LOOK, "commands.why:why", "Show the proofs of a triple, or the facts that are lacking."),
     "dialect": Entry(
         _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine, or name that of a trace.", compares=True

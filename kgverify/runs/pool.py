@@ -403,12 +403,17 @@ def _start_process(executor: Executor) -> None:
 
 
 def _begin(safe_path: str | None) -> None:
-    """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here.
+    """Exit when the parent is killed, instead of waiting for work forever.
 
     safe_path: the earlier value of the variable that the parent changed for the start, since an engine may start Python itself
     """
     if safe_path is None:
         os.environ.pop(_SAFE_PATH, None)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Let this process exit when its parent ends, and attribute every KeyboardInterrupt to an engine."""
     expect_no_interrupt()
     parent = multiprocessing.parent_process()
     if parent is not None:

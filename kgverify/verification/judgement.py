@@ -66,6 +66,8 @@ class Effort(NamedTuple):
 
 
 FULL: Final = Effort()
+UNEXPLAINED: Final = FULL._replace(explained=0)
+"""The effort for a divergence if only its stage and class matter."""
 LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0, repaired=0)
 """The effort for known answers."""
 

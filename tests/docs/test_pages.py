@@ -55,7 +55,11 @@ PAGES = {
     "docs/graphs.md": Page(has_shared=True),
     "docs/install.md": Page(ignored=("text", "toml"), printed=("kgverify",)),
     "docs/over-time.md": Page(
-        printed=(r"INCONCLUSIVE.*was missing.*AGREE   22 candidates.*DIVERGE.*match_facts", r"watched \d+ steps.*match_facts: missing.*s S stage")
+        parts=("## Watch a running engine", "## Which commit broke it"),
+        printed=(
+            r"INCONCLUSIVE.*was missing.*AGREE   22 candidates.*DIVERGE.*match_facts",
+            r"watched \d+ steps.*match_facts: missing.*s S stage",
+        ),
     ),
     "docs/reference.md": Page(printed=("DIVERGE", r"AGREE.*\Z")),
     # Its Python, and what it shows, are in tests/plugin/test_pytest_plugin.py.

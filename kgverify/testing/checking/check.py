@@ -37,13 +37,11 @@ from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.judgement import FULL, Effort
+from kgverify.verification.judgement import FULL, UNEXPLAINED, Effort
 from kgverify.verification.lockstep import compare_steps, follow_near_ties, step_from_goals
 from kgverify.verification.rounding import EngineRun, measure_tolerance
 from kgverify.verification.verify import Verification, verify
 
-UNEXPLAINED: Final = FULL._replace(explained=0)
-"""The effort for a divergence if only its stage and class matter."""
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
 """The equality for a problem by itself, without and with lockstep."""
 
