@@ -91,7 +91,7 @@ def judge_taps(comparison: Comparison, engine: Any) -> Comparison:
     log = getattr(unwrap(engine), "tap_log", None)
     if not isinstance(log, TapLog):
         return comparison
-    reasons, notes = log.find_reasons(engine.info.name), log.describe(engine.info.name)
+    reasons, notes = log.describe(engine.info.name)
     verdict = Verdict.INCONCLUSIVE if reasons else comparison.verdict
     return msgspec.structs.replace(
         comparison, verdict=verdict, reasons=(*comparison.reasons, *reasons), notes=(*comparison.notes, *notes)

@@ -215,7 +215,7 @@ def test_a_step_that_ends_otherwise_with_taps_is_counted():
 
     engine.probe(position)
     assert (engine.tap_log.num_probes, engine.tap_log.changed) == (1, 1)
-    assert "1 of 1 step of Tapped ended otherwise with taps" in engine.tap_log.describe("Tapped")[0]
+    assert "1 of 1 step of Tapped ended otherwise with taps" in engine.tap_log.describe("Tapped")[1][0]
 
 
 class Elsewhere(Tapped):

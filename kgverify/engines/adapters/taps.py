@@ -104,26 +104,26 @@ class TapLog:
     changed: int = 0
     other: set[Stage] = field(default_factory=set)
 
-    def find_reasons(self, name: str) -> tuple[str, ...]:
-        """Return a reason for INCONCLUSIVE for each tap of an engine that never fired, although steps were repeated."""
+    def describe(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the reasons for INCONCLUSIVE and the notes that follow from the taps of an engine."""
         silent = sorted(self.seen - self.fired) if self.num_probes else ()
-        return tuple(
+        reasons = [
             f"tap {each!r} of {name} never fired in {count_of(self.num_probes, 'repeated step')}, so its stage was not"
             " compared: capture graphs in `setup` or in `expand`, and place the tap where every step passes"
             for each in silent
-        )
-
-    def describe(self, name: str) -> tuple[str, ...]:
-        """Return notes on steps that ended otherwise with taps, and on taps that show something else than their stage."""
-        changed = (
-            f"{self.changed:,} of {count_of(self.num_probes, 'step')} of {name} ended otherwise with taps recorded than without:"
-            " the compiler does something else when the values are read, and the taps do not show the fault"
-        )
-        other = (
-            f"taps of {name} that were not compared: {', '.join(sorted(self.other))}; they differ from the stages of these names"
-            " in steps whose results agree"
-        )
-        return (*[changed] * bool(self.changed), *[other] * bool(self.other))
+        ]
+        notes = []
+        if self.changed:
+            notes.append(
+                f"{self.changed:,} of {count_of(self.num_probes, 'step')} of {name} ended otherwise with taps recorded than"
+                " without: the compiler does something else when the values are read, and the taps do not show the fault"
+            )
+        if self.other:
+            notes.append(
+                f"taps of {name} that were not compared: {', '.join(sorted(self.other))}; they differ from the stages of"
+                " these names in steps whose results agree"
+            )
+        return reasons, notes
 
     @classmethod
     def of(cls, engine: object) -> "TapLog":
@@ -207,22 +207,19 @@ def read_taps(tapped: Mapping[str, Tapped], translation: Translation, facts: NDA
 
 def write_tap(stage: Stage, output: Any, tapped: Tapped, translation: Translation) -> Tapped | None:
     """Return the value of a tap with the output of a stage in each row; None if it has no room, or another form."""
-    value, count = tapped.value.copy(), None if tapped.counts is None else tapped.counts.copy()
-    if stage in (Stage.SELECT, Stage.CHOOSE):
-        value[...] = output if stage is Stage.CHOOSE else translation.encode(np.array(output))
-        return Tapped(value, count)
+    value, count = (None if each is None else each.copy() for each in tapped)
+    assert value is not None
     items = output[0] if stage is Stage.LIMIT else output
-    if value.dtype == np.bool_:
+    if stage is Stage.SELECT or (value.dtype != np.bool_ and value.ndim != _num_axes(stage)):
+        return None
+    if stage is Stage.CHOOSE:
+        value[...] = output
+    elif value.dtype == np.bool_:
         value[...] = False
         value[:, list(items)] = True
-        return Tapped(value, count)
-    if (
-        value.ndim != _num_axes(stage)
-        or len(items) > value.shape[1]
-        or (count is None and len(items) != value.shape[1])
-    ):
+    elif len(items) > value.shape[1] or (count is None and len(items) != value.shape[1]):
         return None
-    if stage is Stage.SCORE or stage in _MATCHES:
+    elif stage not in _LISTS:
         value[:, : len(items)] = items
     else:
         encoding = translation.encoding
@@ -235,10 +232,8 @@ def write_tap(stage: Stage, output: Any, tapped: Tapped, translation: Translatio
             value[:, i, : len(atoms)] = translation.encode(np.array(atoms, np.int64).reshape(-1, 3))
             if marker is not None:
                 value[:, i, 0, encoding.order.index("p")] = marker
-    if count is not None and count.dtype == np.bool_:
-        count[...] = np.arange(count.shape[1]) < len(items)
-    elif count is not None:
-        count[...] = len(items)
+    if count is not None:
+        count[...] = np.arange(count.shape[-1]) < len(items) if count.dtype == np.bool_ else len(items)
     return Tapped(value, count)
 
 
