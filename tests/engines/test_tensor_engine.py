@@ -383,3 +383,11 @@ def test_a_goal_that_does_not_fit_the_declared_rows_is_not_a_mistake_of_the_engi
     goal = make_positions(QUERY, np.array([1], np.uint16), [[((0, 0, 1),), ((0, 0, 1),) * 4]])
     with pytest.raises(UserError, match="a goal of 4 atoms was given, and a state has 3 rows"):
         engine.step(goal)
+
+
+def test_an_attribute_that_hides_a_method_of_kgverify_is_refused():
+    def setup(self):
+        self.step = lambda states: states
+
+    with pytest.raises(UserError, match=r"Made: sets self\.step, a method that kgverify calls"):
+        make(lambda self, *arrays: arrays, setup=setup)

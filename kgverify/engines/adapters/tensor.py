@@ -168,6 +168,11 @@ class TensorEngine:
         self.tap_log = TapLog.of(self)
         with self.tap_log.observe():
             self.setup()
+        taken = [name for name in ("prove", "step") if name in vars(self)]
+        if taken:
+            raise UserError(
+                f"sets self.{taken[0]}, a method that kgverify calls", where=self._where, fix="choose another name for it"
+            )
 
     def setup(self) -> None:
         """Prepare the engine for `self.program` and `self.limits`. Optional."""
