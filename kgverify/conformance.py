@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -65,7 +64,7 @@ from kgverify.testing.checking.guard import (
     skip_refused,
 )
 from kgverify.testing.checking.timed_work import SHARE, Group, work_in_time
-from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
+from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.fit import find_supports, fit_problems
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.neighbourhood import cut_problems
@@ -408,31 +407,6 @@ def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance, left: flo
             )
             found = replace(found, violations=(first, *violations[1:]), neighbour=shrunk.change)
     return found
-
-
-def check_scope(
-    factory: AnyEngine,
-    scope: str,
-    *,
-    reference: AnyEngine | None = None,
-    dialect: Dialect | None = None,
-    minimum: str | Minimum | None = None,
-) -> Conformance:
-    """Compare an engine with a reference on every problem of a scope, free-running and without laws.
-
-    UserError for an unknown scope, and as for `check_engine`.
-    """
-    own = find_dialect(factory) if dialect is None else dialect
-    return check_engine(
-        factory,
-        reference=reference,
-        problems=list_scope(scope, own),
-        seconds=inf,
-        dialect=own,
-        laws=(),
-        lockstep=False,
-        minimum=parse_minimum(minimum, default=SCOPE_MINIMUM),
-    )
 
 
 def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, reference: EngineSpec = PLAIN) -> None:

@@ -138,7 +138,6 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(engine)               another engine: a factory of engines, or a maker of pipelines
     assert_equivalent(reference=engine)     against another engine than that of the fixture `kgverify_reference`
     assert_equivalent(problems=[...])       on your own problems
-    assert_equivalent(scope="tiny")         on every problem up to that size, without laws
     assert_equivalent(graph="countries")    on parts of a graph, and on the graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
     assert_equivalent(seconds=10)           within another time than that of the option
@@ -153,7 +152,6 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         *,
         reference: "AnyEngine | None" = None,
         problems: "Sequence[Problem] | None" = None,
-        scope: str | None = None,
         graph: "KnowledgeGraph | str | Path | None" = None,
         run: "Run | None" = None,
         laws: bool = True,
@@ -192,20 +190,17 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
                 note(str(error), error.report)
                 raise
             return None
-        from kgverify.conformance import check_engine, check_scope
+        from kgverify.conformance import check_engine
 
-        if scope is not None:
-            report = check_scope(factory, scope, reference=expected or None, dialect=own, minimum=minimum)
-        else:
-            report = check_engine(
-                factory,
-                examples=read_option(request.config, "examples", marker) if problems is None else None,
-                seed=read_option(request.config, "seed", marker),
-                problems=_read_corpus(request) if problems is None else problems,
-                laws=None if laws else (),
-                minimum=required,
-                **given,
-            )
+        report = check_engine(
+            factory,
+            examples=read_option(request.config, "examples", marker) if problems is None else None,
+            seed=read_option(request.config, "seed", marker),
+            problems=_read_corpus(request) if problems is None else problems,
+            laws=None if laws else (),
+            minimum=required,
+            **given,
+        )
         if report.is_conforming:
             report.raise_if_broken()
             return report

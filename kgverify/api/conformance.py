@@ -21,7 +21,6 @@ from kgverify.conformance import (
     Conformance,
     NotConforming,
     check_engine,
-    check_scope,
     describe_failure,
     describe_first,
 )
@@ -53,7 +52,6 @@ def assert_equivalent(
     engine: AnyEngine,
     graph: GraphLike | Run | None = None,
     *,
-    scope: str | None = None,
     reference: AnyEngine | None = None,
     examples: int = EXAMPLES,
     seed: int = 0,
@@ -71,13 +69,12 @@ def assert_equivalent(
             `"file.py:name"`.
         graph: A graph, or a `kgverify.Run`. The neighbourhoods of the graph's test queries are checked as problems, then the
             queries on the whole graph. If not given, generated problems. Problems are shrunk if they fail.
-        scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
         reference: The engine to compare with, given in the same way. If not given, kgverify's reference prover; on a graph,
             `"search"` for an engine that tells only outcomes. With another one, only laws that hold for any prover are
             checked.
         examples: Number of generated problems.
         seed: Seed of the generated problems, or of the corruptions of a graph.
-        seconds: The time for everything, except for a scope. The text states what was examined until then.
+        seconds: The time for everything. The text states what was examined until then.
         queries: Number of queries of the graph, or `kgverify.Queries(...)`.
         minimum: The exercise that is required, as for `kgverify.verify`: of the graph, or of all problems together.
         dialect: The dialect of the engine; if not given, its attribute `dialect`, and the default dialect if it has none.
@@ -96,11 +93,6 @@ def assert_equivalent(
         ...
         kgverify.conformance.NotConforming: proves_nothing does not conform...
     """
-    if scope is not None:
-        if graph is not None:
-            raise UserError("expected a graph or a scope, found both", where="scope", fix="give one of them")
-        check_scope(engine, scope, reference=reference, dialect=dialect, minimum=minimum).raise_if_broken()
-        return
     begun, own = monotonic(), find_dialect(engine) if dialect is None else dialect
     given: dict[str, Any] = {"reference": reference, "seed": seed, "minimum": minimum, "dialect": own}
     if graph is None:

@@ -18,7 +18,6 @@ from kgverify.runs.engine_makers import find_dialect, find_factory
 from kgverify.runs.job import EngineLike, GraphLike, Source, choose_reference, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult, Watch, read_known
-from kgverify.testing.problems.decode import SCOPE_MINIMUM
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ def fuzz(
     seconds: float | None = None,
     graph: GraphLike | None = None,
     corpus: str | Path | None = None,
-    scope: str | None = None,
     seed: int = 0,
     jobs: int = 1,
     options: FuzzOptions = DEFAULT_OPTIONS,
@@ -93,7 +91,6 @@ def fuzz(
         graph: A graph that comes from files, its name or its path: the neighbourhoods of its test queries, with its rules,
             are tried first.
         corpus: Folder of reproducers; if not given, nothing is written.
-        scope: `"tiny"` tries every problem up to that size, once each, instead of generated ones.
         seed: Seed of the problems.
         jobs: Number of processes.
         options: How the problems are drawn and tried.
@@ -113,7 +110,7 @@ def fuzz(
     """
     with nullcontext(corpus) if corpus is not None else tempfile.TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
         source = None if graph is None else Source(graph).load()
-        budget = {"examples": examples, "seconds": seconds, "scope": scope, "seed": seed, "jobs": jobs}
+        budget = {"examples": examples, "seconds": seconds, "seed": seed, "jobs": jobs}
         campaign = plan_campaign(engine, reference, Path(folder), options, graph=source, **budget)
         result = run_campaign(campaign, watch=progress, today=options.today)
     if corpus is None:
@@ -131,7 +128,7 @@ def plan_campaign(
     graph: KnowledgeGraph | None = None,
     **budget: Any,
 ) -> Campaign:
-    """Return the campaign of options and a budget: `examples`, `seconds`, `scope`, `seed`, `jobs`. UserError as for `fuzz`."""
+    """Return the campaign of options and a budget: `examples`, `seconds`, `seed`, `jobs`. UserError as for `fuzz`."""
     if graph is not None and graph.loaded is None:
         raise UserError("was made in Python, and other processes read it again", where="graph", fix="name its files")
     named = write_down(engine)
@@ -147,7 +144,7 @@ def plan_campaign(
         known=() if options.known is None else read_known(Path(options.known)),
         is_fresh=options.fresh,
         accept_changed=tuple(options.accept_changed),
-        minimum=parse_minimum(options.minimum, default=MINIMUM if budget["scope"] is None else SCOPE_MINIMUM),
+        minimum=parse_minimum(options.minimum, default=MINIMUM),
         dialect=options.dialect or (OURS if isinstance(engine, str) else find_dialect(engine)),
         **budget,
     )

@@ -81,7 +81,6 @@ REFUSED = [
     ("fuzz --seconds 1.5h", "--seconds", "expected a time"),
     ("fuzz --seconds 1m1h", "--seconds", "expected a time"),
     ("fuzz --known nothing.toml", "nothing.toml", "cannot be read"),
-    ("fuzz --scope tiny --seconds 5s", "--scope", "a scope has no graph and no budget"),
     ("show none.h5 --step 1", "--step", "--candidate"),
     ("show text", "text", ""),
     ("show trace.h5 --candidate 0 --step -1", "", "found -1"),

@@ -89,12 +89,6 @@ def test_a_campaign_resumes_only_in_its_dialect(tmp_path: Path):
     assert run(ONE_PASS, examples=16).num_resumed == 0
 
 
-@pytest.mark.exhaustive
-def test_a_scope_is_tried_in_a_dialect():
-    result = kv.fuzz(SECOND, scope="tiny", options=FuzzOptions(dialect=ONE_PASS))
-    assert (result.is_passed, result.dialect) == (True, ONE_PASS)
-
-
 @pytest.mark.deep
 def test_every_dialect_can_be_drawn_and_the_default_one_is_simplest():
     @settings(max_examples=80, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))

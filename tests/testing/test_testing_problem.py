@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import islice
-from math import comb
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from kgverify.testing.problems.decode import (
     SIZE,
     decode_problem,
     draw_boundary_problem,
-    list_scope,
 )
 from kgverify.testing.problems.decode import (
     count_clauses as count_matching,
@@ -123,54 +121,6 @@ def test_a_seed_gives_the_same_problems_from_any_place_on():
     assert alone != [draw_boundary_problem(1, i) for i in ALONE]
     assert len(set(map(str, alone))) > 80
     assert sorted(each.size for each in alone)[80] < 100
-
-
-BELL = (1, 1, 2, 5, 15)
-
-
-def count_clauses(positions: int, constants: int) -> int:
-    """Count the ways to fill positions with constants and with variables, up to the variables' names."""
-    return sum(comb(positions, k) * constants ** (positions - k) * BELL[k] for k in range(positions + 1))
-
-
-def rename(problem: Problem, names: dict[str, str]) -> tuple[object, ...]:
-    """Return a problem's content with other names of constants, its facts as a set."""
-
-    def put(atom: NamedAtom) -> NamedAtom:
-        return atom._replace(first=names.get(atom.first, atom.first), second=names.get(atom.second, atom.second))
-
-    rules = tuple((put(rule.clause_head), tuple(map(put, rule.body))) for rule in problem.rules)
-    return frozenset(map(put, problem.facts)), rules, tuple(map(put, problem.unranked)), problem.limits
-
-
-@pytest.mark.deep
-def test_a_scope_lists_every_problem_once_as_many_as_burnsides_lemma_counts():
-    # Every problem is unchanged by the identity; the exchange of two constants moves every atom that has one.
-    every = sum(comb(4, size) for size in range(3)) * (1 + count_clauses(4, 2)) * count_clauses(2, 2)
-    unchanged = (1 + 2) * (1 + count_clauses(4, 0)) * count_clauses(2, 0)
-    problems = list_scope("tiny")
-    assert len(problems) == 4 * (every + unchanged) // 2 == 33_632
-    seen: set[tuple[object, ...]] = set()
-    for problem in problems:
-        images = {rename(problem, {}), rename(problem, {"c0": "c1", "c1": "c0"})}
-        assert seen.isdisjoint(images)
-        seen |= images
-
-
-@kv.engine_of
-def proves_nothing(goal, clauses):
-    return []
-
-
-def test_an_engine_that_is_wrong_in_the_scope_is_not_equivalent():
-    with pytest.raises(AssertionError, match=r"proves_nothing \(.*test_testing_problem.py:\d+\) does not conform"):
-        kv.assert_equivalent(proves_nothing, scope="tiny")
-    for options, message in (
-        ({"scope": "tinny"}, "did you mean 'tiny'"),
-        ({"scope": "tiny", "graph": "countries"}, "a graph or a scope"),
-    ):
-        with pytest.raises(UserError, match=message):
-            kv.assert_equivalent(proves_nothing, **options)
 
 
 def variables(*atoms: NamedAtom) -> list[Variable]:

@@ -187,7 +187,6 @@ REFUSED = {
     "trace join expected.h5 actual.h5 -o new": ("actual.h5:header",),
     "shrink agreeing": ("divergence 1", "0"),
     "replay sets.toml": ("sets.toml:1",),
-    "FUZZ --scope tiniest": ("tiniest", "tiny"),
 }
 
 OUTPUTS = {

@@ -29,7 +29,6 @@ from kgverify.program.limits import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import Tally, describe_campaign
-from kgverify.testing.problems.decode import SCOPES
 
 _TITLES: Final = {
     "start": "starting",
@@ -47,12 +46,10 @@ class BudgetOptions:
     Attributes:
         seconds: The time for trying problems: 90s, 10m, 1h30m. Slow problems are interrupted.
         examples: The number of problems; 2000 if no --seconds are given.
-        scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
 
     seconds: Annotated[str | None, Parameter(metavar="TIME")] = None
     examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None
-    scope: Annotated[str | None, Parameter(choices=tuple(SCOPES))] = None
 
 
 def fuzz(
@@ -94,7 +91,6 @@ def fuzz(
         jobs=jobs,
         examples=budget.examples,
         seconds=None if budget.seconds is None else parse_seconds(budget.seconds),
-        scope=budget.scope,
     )
     campaign = replace(campaign, is_apart=bool(campaign.sides.foreign))
     try:

@@ -66,11 +66,9 @@ from kgverify.testing.checking.failure import DEATH, REFUSED, Failure, Signature
 from kgverify.testing.checking.guard import EngineRefusal, check_made, in_replaceable_process, skip_refused
 from kgverify.testing.checking.timed_work import work_in_time
 from kgverify.testing.problems.decode import (
-    check_scope,
     draw_boundary_problem,
     draw_problems,
     draw_simplest,
-    list_scope,
     put_in_dialect,
     runs_alone,
 )
@@ -285,8 +283,6 @@ class _BlockTrial:
 def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Problem], set[int]]:
     """Return problems from an index on, and the positions among them of the problems that run alone."""
     engine, seed = work.engine, work.seed
-    if work.scope is not None:
-        return list(list_scope(work.scope, work.dialect)[first : first + num_problems]), set()
     cut = () if work.graph is None else _cut_graph(work.graph, work.dialect)
     of_seed = draw_problems(seed, max(0, first - len(cut)), work.dialect)
     drawn = list(islice(chain(cut[first:], of_seed), num_problems))
@@ -431,7 +427,6 @@ class Campaign:
     most_shrunk:    the number of divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
     dialect:        the dialect of both engines and of the problems
-    scope:          a scope, whose problems are all tried, instead of problems from the seed within a budget
     graph:          a graph; the neighbourhoods of its test queries come before the problems from the seed
     files:          the contents of its files
     scheduler:      the address of a dask scheduler, used instead of `jobs`; an engine may then end or hang a worker
@@ -453,21 +448,9 @@ class Campaign:
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
-    scope: str | None = None
     graph: GraphFiles | None = None
     files: tuple[GraphFile, ...] = ()
     scheduler: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.scope is None:
-            return
-        check_scope(self.scope)
-        if self.examples is not None or self.seconds is not None or self.graph is not None:
-            raise UserError(
-                "a scope has no graph and no budget: all of its problems are tried",
-                where="scope",
-                fix="leave out the graph, the number of examples and the time",
-            )
 
     @property
     def sides(self) -> Sides:
@@ -482,8 +465,6 @@ class Campaign:
     @property
     def most_examples(self) -> int | None:
         """The budget in examples; a default if neither examples nor seconds are given."""
-        if self.scope is not None:
-            return len(list_scope(self.scope, self.dialect))
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
 
 
@@ -723,7 +704,7 @@ class _Run:
             engine=str(campaign.engine),
             reference=str(campaign.reference),
             stopped=self._describe_stop(total),
-            **{name: getattr(campaign, name) for name in ("dialect", "seed", "scope", "graph", "lockstep")},
+            **{name: getattr(campaign, name) for name in ("dialect", "seed", "graph", "lockstep")},
             is_interrupted=self.is_interrupted,
             num_resumed=self.num_resumed,
             seconds=self.seconds,

@@ -131,7 +131,6 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     A campaign resumes the blocks of earlier campaigns with the same identity.
 
     dialect: the dialect of the problems; the file omits the default
-    scope:   of the problems, instead of the seed's sequence
     graph, files: a graph, whose problems precede the seed's sequence, and the contents of its files
     """
 
@@ -141,7 +140,6 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     seed: int
     block_size: int
     dialect: Dialect = OURS
-    scope: str | None = None
     graph: GraphFiles | None = None
     files: tuple[GraphFile, ...] = ()
 
@@ -194,8 +192,6 @@ class _Source(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def scope(self) -> str | None: ...
-    @property
     def graph(self) -> GraphFiles | None: ...
 
 
@@ -203,7 +199,7 @@ def name_source(source: _Source) -> str:
     """Return the name of the sequence of a campaign's problems."""
     graph = source.graph
     before = "" if graph is None else f"the graph {graph.spec or graph.train[0]} and "
-    return f"{before}seed {source.seed}" if source.scope is None else f"the scope {source.scope}"
+    return f"{before}seed {source.seed}"
 
 
 def name_file(signature: Signature) -> str:
@@ -401,7 +397,6 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
 
     engine, reference: the engine under test, and the engine that it was compared with
     dialect:     the dialect of both engines and of the problems
-    scope:       of the problems, instead of the seed's sequence
     graph:       the graph whose problems precede the seed's sequence
     stopped:     what was tried before the time was over; empty if everything was
     num_resumed: the number of problems that earlier campaigns tried
@@ -426,7 +421,6 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
     minimum: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
     dialect: Dialect = OURS
-    scope: str | None = None
     graph: GraphFiles | None = None
     stopped: str = ""
 
@@ -434,16 +428,6 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
     def new(self) -> list[FoundDivergence]:
         """The divergences that are not known."""
         return [each for each in self.divergences if each.is_new]
-
-    @property
-    def is_proof(self) -> bool:
-        """True if every problem of a scope was compared and none diverges."""
-        num_missing = self.num_skipped + self.num_left
-        return (
-            self.scope is not None
-            and self.is_passed
-            and not (self.is_interrupted or self.divergences or self.num_differing or num_missing)
-        )
 
     @property
     def is_vacuous(self) -> bool:
@@ -524,7 +508,6 @@ def _list_rows(result: CampaignResult) -> Iterator[tuple[str, str]]:
         f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result)}",
     )
     yield "stopped", result.stopped
-    yield "proved", f"no divergence exists in the scope {result.scope}" if result.is_proof else ""
     yield from (("because", each) for each in result.reasons if result.verdict is Verdict.INCONCLUSIVE)
     yield "exercised", describe_exercise(result.exercise) if result.exercise.outcomes is not None else ""
     yield from (("note", each) for each in result.notes)

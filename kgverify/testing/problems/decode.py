@@ -1,6 +1,6 @@
 """The generator of problems.
 
-It decodes them from bytes, in any dialect, draws boundary cases, and lists all problems of a scope. Every string of
+It decodes them from bytes, in any dialect, and draws boundary cases. Every string of
 `SIZE` bytes gives a problem; zeros give a trivial problem. Each byte decides one thing, so changing a byte changes one
 thing. There are few settings of limits and policy, so that many problems can share a run. Programs are drawn to meet
 these limits exactly, or to exceed them by one.
@@ -14,23 +14,20 @@ thousand. A few are deep, or have very many symbols, facts, resolvents or candid
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import chain, combinations, count, islice, pairwise, product
+from itertools import chain, count, islice, pairwise
 from string import ascii_lowercase
-from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.protocol import Sizes
-from kgverify.errors import UserError, check_known
-from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable, parse_atoms
+from kgverify.errors import UserError
+from kgverify.program.atoms import NamedAtom, Term, Variable, parse_atoms
 from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.program.outcomes import GoalKind
-from kgverify.program.program import NamedRule, Program, Symbols, parse_rules
+from kgverify.program.program import NamedRule, Program, parse_rules
 from kgverify.ranking.draw import ALL
 from kgverify.step.clauses import is_named_variable, unify
 from kgverify.testing.problems.problem import (
@@ -813,85 +810,3 @@ def count_clauses(program: Program, atoms: NDArray[np.int32]) -> NDArray[np.int6
                 matches &= program.facts[:, column] == term
         counts.append(heads.count(predicate) + int(matches.sum()))
     return np.array(counts, np.int64)
-
-
-Clause: TypeAlias = tuple[Atom, ...]
-
-SCOPES: Final = ("tiny",)
-
-SCOPE_MINIMUM: Final[Minimum] = MappingProxyType({"proved": 1, "rules": 1})
-"""The exercise that a scope requires by default. With one rule of one body atom, no step has a choice."""
-
-_TWO_CONSTANTS: Final = (0, 1)
-_SYMBOLS: Final = Symbols(("p0",), ("c0", "c1"))
-_MAX_FACTS: Final = 2
-_MAX_DEPTH: Final = 2
-_MAX_ATOMS: Final = (1, 2)
-_MAX_RESOLVENTS: Final = (1, 3)
-
-
-def check_scope(name: str) -> None:
-    """Raise UserError for an unknown scope."""
-    check_known(name, SCOPES, "scope", "scope")
-
-
-@lru_cache(maxsize=2)
-def list_scope(name: str, dialect: Dialect = OURS) -> tuple[Problem, ...]:
-    """Return every problem of a scope in a dialect, in a fixed order.
-
-    UserError for an unknown scope.
-
-    `tiny` contains, once each, the problems of one predicate, two constants, at most one rule and at most two facts.
-    Two problems count as the same if a step cannot distinguish them: if they differ only in the names of constants or
-    variables, or in the order of facts.
-    """
-    check_scope(name)
-    clauses = {clause: tuple(map(_SYMBOLS.decode, clause)) for size in (1, 2) for clause in _list_clauses(size)}
-    programs = [
-        (sum((clauses[(fact,)] for fact in facts), ()), [clauses[rule] for rule in rules], clauses[query])
-        for facts, rules, query in _enumerate_programs()
-    ]
-    return tuple(
-        Problem(
-            facts=facts,
-            rules=tuple(NamedRule(head, (body,)) for head, body in rules),
-            unranked=query,
-            limits=Limits(_MAX_DEPTH, max_atoms, max_resolvents, dialect=dialect),
-            num_corruptions=0,
-        )
-        for max_atoms, max_resolvents in product(_MAX_ATOMS, _MAX_RESOLVENTS)
-        for facts, rules, query in programs
-    )
-
-
-def _enumerate_programs() -> Iterator[tuple[Clause, tuple[Clause, ...], Clause]]:
-    """Yield the facts, the rules and the query of each problem; the lesser of two that differ only in the constants' names."""
-    atoms = [Atom(0, first, second) for first, second in product(_TWO_CONSTANTS, repeat=2)]
-    fact_sets = [facts for size in range(_MAX_FACTS + 1) for facts in combinations(atoms, size)]
-    # Each is paired with its image when the two constants are swapped.
-    every_facts = [(facts, tuple(sorted(_swap_constants(facts)))) for facts in fact_sets]
-    every_rules: list[tuple[tuple[Clause, ...], tuple[Clause, ...]]] = [((), ())]
-    every_rules += (((rule,), (_swap_constants(rule),)) for rule in _list_clauses(2))
-    every_query = [(query, _swap_constants(query)) for query in _list_clauses(1)]
-    for (facts, other_facts), (rules, other_rules), (query, other_query) in product(
-        every_facts, every_rules, every_query
-    ):
-        if (facts, rules, query) <= (other_facts, other_rules, other_query):
-            yield facts, rules, query
-
-
-def _list_clauses(num_atoms: int) -> list[Clause]:
-    """Return every sequence of `num_atoms` atoms, with variables numbered by first appearance."""
-    filled: list[tuple[int, ...]] = [()]
-    for _ in range(2 * num_atoms):
-        filled = [
-            (*terms, term)
-            for terms in filled
-            for num_variables in [-min((*terms, 0))]
-            for term in (*map(encode_variable, range(num_variables + 1)), *_TWO_CONSTANTS)
-        ]
-    return [tuple(Atom(0, *terms[i : i + 2]) for i in range(0, len(terms), 2)) for terms in filled]
-
-
-def _swap_constants(clause: Clause) -> Clause:
-    return tuple(Atom(predicate, *(term if term < 0 else 1 - term for term in terms)) for predicate, *terms in clause)
