@@ -129,11 +129,6 @@ class Stepper:
         """Return the current step side by side, and stage by stage."""
         return read_document(self.reader, self.divergence, self.position.step)
 
-    def to_divergent_stage(self) -> None:
-        """Go to the stage at which the current step diverges, if there is one."""
-        stage = next((i for i, line in enumerate(self.document().stages) if line.is_culprit), -1)
-        self.position = self.position._replace(stage=stage, is_tree=False)
-
     def search(self, words: str) -> str:
         """Restrict `n` and `p` to the divergences that contain every word, and go to the next one. Return the result in words.
 
@@ -269,8 +264,6 @@ def render_help() -> RenderableType:
         SEARCH: "search: divergences with all these words (`/ asia score`)",
         "h": "this help",
         "q": "quit",
-        "arrows": "in a terminal: down and up for n and p, right and left for f and b",
-        "space": "in a terminal: scroll down; page keys scroll both ways",
     }
     table = Table.grid(padding=(0, 3))
     for name, what in (MOVES | more).items():

@@ -1,11 +1,6 @@
 """Stepping through a saved run: by lines, by keys in a terminal, or one divergence at a time."""
 
 import json
-import os
-import select
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -109,54 +104,3 @@ def test_one_divergence_is_printed_and_written(command, run_dir: Path):
     (culprit,) = (stage for stage in data["stages"] if stage["is_culprit"])
     assert (culprit["stage"], culprit["expected"]) == ("match_facts", report["divergences"][1]["expected"])
     assert {pair["mark"] for pair in data["derivation"]["pairs"]} == {"missing", "extra"}
-
-
-class Terminal:
-    """The command in a pseudo-terminal."""
-
-    def __init__(self, folder: Path) -> None:
-        pty = pytest.importorskip("pty")
-        self.keys, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "24"}
-        words = [sys.executable, "-m", "kgverify", "show", str(folder)]
-        self.process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-        os.close(theirs)
-
-    def press(self, pressed: bytes, until: bytes = b"q quit") -> bytes:
-        os.write(self.keys, pressed)
-        seen, deadline = b"", time.monotonic() + 120
-        while until not in seen:
-            ready, _, _ = select.select([self.keys], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, seen
-            seen += os.read(self.keys, 1 << 16)
-        return seen
-
-
-def test_in_a_terminal_a_key_is_a_command_and_redraws_the_screen(run_dir: Path):
-    terminal = Terminal(run_dir)
-    try:
-        first = terminal.press(b"")
-        assert b"\x1b[?1049h" in first
-        assert b"-> stage match_facts" in first
-        for pressed, shown in (
-            (b"n", b"divergence 2 of 30"),
-            (b"\x1b[B", b"divergence 3 of 30"),
-            (b"\x1b[D", b"step 0"),
-            (b"h", b"this help"),
-            (b"o", b"more lines: space"),
-            (b" ", b"advance"),
-        ):
-            seen = terminal.press(pressed)
-            assert shown in seen
-            assert b"\x1b[H" in seen
-        terminal.press(b"d", b"number of the divergence: ")
-        assert b"divergence 7 of 30" in terminal.press(b"77\x7f\n")
-        terminal.press(b"/", b"words to search for: ")
-        assert b"n and p go through these" in terminal.press(b"armenia\n")
-        terminal.press(b"d\x1b")
-        terminal.press(b"q", b"\x1b[?1049l")
-        assert terminal.process.wait(10) == 0
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.keys)
