@@ -238,7 +238,7 @@ class _Expected:
             columns = concatenate([trace.columns, proved.columns])
             columns = select_candidates(columns, np.argsort(np.concatenate([copied, rest])))
             trace = replace(trace, columns=columns, digests=compute_digests(columns))
-            lost, further = frozenset(), f"{_name(self.pipeline)} proved the {len(rest):,} others"
+            lost, further = frozenset(), f"{_name(self.pipeline)} proved {count_of(len(rest), 'other')}"
         unknown = shell.fields - actual.fields if len(copied) else frozenset()
         num = f"{len(copied):,} of {count_of(len(self.digests), 'candidate')} have the digests in {self.path}"
         how = f"their scores were not compared, and {_name(self.pipeline)} ranks them by these scores"
