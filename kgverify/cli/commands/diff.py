@@ -19,6 +19,7 @@ from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
 from kgverify.ranking.rank_file import holds_text
 from kgverify.report.render.terminal import print_report
+from kgverify.report.report import Report
 from kgverify.runs.job import Reference
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
@@ -79,10 +80,15 @@ def diff(
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
+    return show_result(report, save, sides.engines, has_lockstep=expected is None and not equality.lockstep)
+
+
+def show_result(report: Report, save: Path | None, engines: options.EngineOptions, *, has_lockstep: bool) -> int:
+    """Print a report with the commands that show more, and return the exit code."""
+    next_commands = _next_commands(save, has_lockstep=has_lockstep)
     if save is not None and report.verdict is Verdict.DIVERGE and report.job is not None:
-        engines = (sides.engines.engine, sides.engines.reference or "")
-        words = ["kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines)]
+        names = (engines.engine, engines.reference or "")
+        words = ["kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in names)]
         next_commands[shlex.join(words)] = "a minimal example as code that runs alone"
     print_report(report, make_result_console(), next_commands=next_commands)
     write_json(report)
