@@ -192,11 +192,10 @@ class Golden:
         write_file(self.path, encode_report(file))
         if self.file is None:
             return file, f"{self.path} was missing, and is now written from {name}: {count_of(num, 'candidate')}"
-        num_changed = int(np.isin(file.digests, self.file.digests, invert=True).sum())
-        return (
-            file,
-            f"{self.path} is written again from {name}: {num_changed:,} of {count_of(num, 'candidate')} changed",
+        changed = (
+            f"{np.isin(file.digests, self.file.digests, invert=True).sum():,} of {count_of(num, 'candidate')} changed"
         )
+        return file, f"{self.path} is written again from {name}: {changed}"
 
 
 @dataclass
@@ -238,22 +237,15 @@ class _Expected:
             columns = concatenate([trace.columns, proved.columns])
             columns = select_candidates(columns, np.argsort(np.concatenate([copied, rest])))
             trace = replace(trace, columns=columns, digests=compute_digests(columns))
-            lost, further = frozenset(), f"{_name(self.pipeline)} proved the {len(rest):,} others"
-        unknown = shell.fields - actual.fields if len(copied) else frozenset()
+            lost, further = frozenset(), f"{_name(self.pipeline)} proved {count_of(len(rest), 'other')}"
+        if len(copied):
+            lost |= shell.fields - actual.fields
+        how = f": their scores were not compared, and {_name(self.pipeline)} ranks them by these scores"
         num = f"{len(copied):,} of {count_of(len(self.digests), 'candidate')} have the digests in {self.path}"
-        how = f"their scores were not compared, and {_name(self.pipeline)} ranks them by these scores"
-        self.notes = (f"{num}: {how}; {further}",)
-        info = shell.header.engine
-        info = msgspec.structs.replace(info, unknown=tuple(sorted({*info.unknown, *unknown})))
-        trace = replace(
-            shell,
-            header=msgspec.structs.replace(shell.header, engine=info),
-            columns=trace.columns,
-            digests=trace.digests,
-            rankings=self.pipeline.rank_finite(self.run, trace.columns.candidates),
-            fields=shell.fields - unknown - lost,
-        )
-        return trace, not len(rest)
+        self.notes = (f"{num}{how * bool(len(copied))}; {further}",)
+        ranks = self.pipeline.rank_finite(self.run, trace.columns.candidates)
+        expected = replace(shell, columns=trace.columns, digests=trace.digests, rankings=ranks)
+        return replace(expected, fields=shell.fields - lost), not len(rest)
 
     def _prove(self, rows: NDArray[np.int64], phase: Phase) -> Trace:
         engine = self.pipeline.engine

@@ -142,16 +142,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def list_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+
+
 @pytest.mark.parametrize(("words", "where", "what"), REFUSED, ids=[words[:60] for words, *_ in REFUSED])
 def test_a_mistake_is_reported_with_its_location_and_its_fix(folder: Path, words: str, where: str, what: str):
-    before = sorted(folder.rglob("*"))
+    before = list_files(folder)
     done = invoke(words, folder, COLUMNS="120")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith(f"error: {where}")
     assert done.stderr.splitlines()[-1].startswith("fix: ")
     assert what in " ".join(done.stderr.split())
-    assert [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts] == before
+    assert list_files(folder) == before
 
 
 # A value for each option of `diff` that only a run of both engines uses, and the options that two recorded traces use.

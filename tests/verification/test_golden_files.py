@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from invoked_commands import invoke
 from textbook import Textbook
@@ -14,6 +15,34 @@ import kgverify as kv
 
 SMALL = {"queries": 2, "corruptions": 5}
 PLAIN = {"mode": "plain"}
+
+
+WIDTH, START = 8, 2.0**22
+"""The length of embeddings, and the number to which products are added, so that sums lose most of their digits."""
+
+
+class Rounding(Textbook):
+    """Scores by sums of float32, in one order or the other."""
+
+    stride = 1
+
+    def score(self, goal, resolvents):
+        table = np.random.default_rng(5).normal(size=(400, WIDTH)).astype(np.float32)
+        before = self.embed(table, goal)
+        return [float(self.add(before * self.embed(table, each.atoms))) for each in resolvents]
+
+    def embed(self, table, atoms):
+        return np.sum([table[[p, *(10 + t if t >= 0 else -1 for t in terms)]].prod(0) for p, *terms in atoms], 0)
+
+    def add(self, products):
+        total = np.float32(START)
+        for product in products[:: self.stride]:
+            total = np.float32(total + product)
+        return total
+
+
+class Backwards(Rounding):
+    stride = -1
 
 
 @pytest.fixture
@@ -38,6 +67,23 @@ def test_an_engine_with_equal_digests_agrees_and_its_scores_are_not_compared(pat
     assert {"resolvents.score", "candidates.log_probability"} <= {*report.coverage.not_compared}
     assert report.metrics == usual.metrics
     assert any("22 of 22 candidates have the digests" in note for note in report.notes)
+
+
+def test_an_engine_that_differs_by_near_ties_alone_agrees(tmp_path: Path):
+    path = tmp_path / "near.golden"
+    kv.golden(path, Rounding, reference=Rounding, **SMALL)
+    report = kv.golden(path, Backwards, reference=Rounding)
+    assert report.verdict is kv.Verdict.AGREE
+    assert report.near_ties
+    assert {*report.coverage.not_compared}.isdisjoint({"resolvents.score"})
+    assert f"proved {len({each.candidate for each in report.near_ties})} other" in report.notes[0]
+    assert not any("stale" in note for note in report.notes)
+
+
+def test_an_engine_of_other_people_that_numbers_variables_its_own_way_has_the_same_digests(path: Path):
+    report = kv.golden(path, Textbook)
+    assert report.verdict is kv.Verdict.AGREE
+    assert "22 of 22 candidates have the digests" in report.notes[0]
 
 
 OF_EAGER = ("nan-score", "log-probability-after-end")

@@ -80,10 +80,15 @@ def diff(
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    steps = _lead_on(report, save, has_lockstep=expected is None and not equality.lockstep)
+    return show_result(report, save, sides.engines, has_lockstep=expected is None and not equality.lockstep)
+
+
+def show_result(report: Report, save: Path | None, engines: options.EngineOptions, *, has_lockstep: bool) -> int:
+    """Print a report with the steps that lead on, and return the exit code."""
+    steps = _lead_on(report, save, has_lockstep=has_lockstep)
     if save is not None and report.verdict is Verdict.DIVERGE and report.job is not None:
-        engines = (sides.engines.engine, sides.engines.reference or "")
-        words = ("kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines))
+        names = (engines.engine, engines.reference or "")
+        words = ("kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in names))
         steps.append(NextStep(does="a minimal example as code that runs alone", command=words))
     print_report(report, make_result_console(), next_commands=name_commands(steps))
     write_json(report, steps)

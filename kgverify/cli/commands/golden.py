@@ -1,5 +1,6 @@
 """`kgverify golden`: compare an engine with a golden file."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +9,11 @@ from cyclopts import Parameter
 from kgverify.api.golden import golden_job
 from kgverify.cli import options
 from kgverify.cli.command_line import warnings_afterwards
-from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.commands.diff import show_result
 from kgverify.cli.output import is_typed
-from kgverify.cli.progress import make_result_console, show_phase, typed_command, write_json
+from kgverify.cli.progress import show_phase, typed_command
 from kgverify.comparison.equality import Equality
 from kgverify.files.writing import check_folder
-from kgverify.report.render.terminal import print_report
 from kgverify.runs.job import Reference
 
 
@@ -41,21 +41,16 @@ def golden(
     """
     if save is not None:
         check_folder(save)
-    default = options.JobOptions()
-    options_of = {"number": "--queries"}
+    # What is typed, or set in a configuration file, replaces what the golden file says.
     given: dict[str, Any] = {"limits": job.proofs.given_limits()}
-    for record, usual in ((job.queries, default.queries), (job.proofs, default.proofs)):
-        given |= {
-            name: value
-            for name, value in vars(record).items()
-            if name != "limits" and (is_typed(options_of.get(name, f"--{name}")) or value != getattr(usual, name))
-        }
+    for record in (job.queries, job.proofs):
+        for each in fields(record):
+            option = "--queries" if each.name == "number" else f"--{each.name}"
+            if each.name != "limits" and (is_typed(option) or getattr(record, each.name) != each.default):
+                given[each.name] = getattr(record, each.name)
     if (moved := job.source.load_moved()) is not None:
         given["graph"] = moved
     report = golden_job(
         file, sides.make(work), given, equality, update=update, save=save, command=typed_command(), phase=show_phase
     )
-    commands = {} if save is not None else {typed_command("--save", "run"): "then step through it: kgverify show run"}
-    print_report(report, make_result_console(), next_commands=commands)
-    write_json(report)
-    return EXIT_CODES[report.verdict]
+    return show_result(report, save, sides.engines, has_lockstep=not equality.lockstep)

@@ -171,7 +171,9 @@ class TensorEngine:
         taken = [name for name in ("prove", "step") if name in vars(self)]
         if taken:
             raise UserError(
-                f"sets self.{taken[0]}, a method that kgverify calls", where=self._where, fix="choose another name for it"
+                f"sets self.{taken[0]}, a method that kgverify calls",
+                where=self._where,
+                fix="choose another name for it",
             )
 
     def setup(self) -> None:
