@@ -63,6 +63,9 @@ class Code(StrEnum):
     STEPS_LEFT = "KG219"
     OWN_SCORES = "KG220"
     NOT_CONFIRMED = "KG221"
+    NO_GOLDEN = "KG222"
+    STALE_GOLDEN = "KG223"
+    SILENT_TAP = "KG224"
 
     NEAR_TIE = "KG301"
     NAMES = "KG302"

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import MemorySource
 from kgverify.comparison.compare import Comparer
@@ -159,11 +160,12 @@ class Golden:
         if file is None or self._update:
             file, note = self._write(job, run, expected, asked, phase)
             if not self._update:
-                return _withhold(shells, [f"{note}; commit it, and run this again"])
+                return _withhold(shells, [Code.NO_GOLDEN.mark(f"{note}; commit it, and run this again")])
             notes = (note,)
         here = GoldenFile.of_run(job, run, expected, _render(asked, shells[0], np.zeros(len(asked.query), np.uint64)))
         if differences := file.list_differences(here):
-            return _withhold(shells, [f"{self.path} is of another run: {each}" for each in differences])
+            others = [Code.OTHER_RUN.mark(f"{self.path} is of another run: {each}") for each in differences]
+            return _withhold(shells, others)
         side = _Expected(self.path, file.digests, run, expected, asked, equality)
         found = verify(run, expected, actual, equality=equality, phase=phase, follow=side.follow)
         report, stale = found.report, side.describe_stale([each.candidate for each in found.report.near_ties])
@@ -259,11 +261,12 @@ class _Expected:
             )
         return trace
 
-    def describe_stale(self, tied: Sequence[int]) -> list[str]:
+    def describe_stale(self, tied: Sequence[int]) -> list[Coded]:
         """Return a sentence if the reference no longer takes the steps of the file, except where scores nearly tie."""
         num = len(np.setdiff1d(self.stale, tied))
         steps = f"{_name(self.pipeline)} itself gives {count_of(num, 'candidate')} other steps"
-        return [use_words(f"{self.path} is stale: {steps} (--update writes the file again)")] * bool(num)
+        text = use_words(f"{self.path} is stale: {steps} (--update writes the file again)")
+        return [Code.STALE_GOLDEN.mark(text)] * bool(num)
 
 
 def _name(pipeline: Pipeline) -> str:
@@ -292,7 +295,7 @@ def _shell(run: Run, pipeline: Pipeline) -> Trace:
     return build_trace(run, pipeline.engine, empty_columns(), None)
 
 
-def _withhold(shells: tuple[Trace, Trace], reasons: Sequence[str]) -> Verification:
+def _withhold(shells: tuple[Trace, Trace], reasons: Sequence[Coded]) -> Verification:
     """Return an INCONCLUSIVE verification of no candidates."""
     comparison = Comparer(*shells).compare()
     coverage = Coverage(candidates=0, steps=0, resolvents=0, fields=())

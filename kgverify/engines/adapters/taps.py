@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.codes import Code, Coded
 from kgverify.engines.adapters.encoding import Translation
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
@@ -104,12 +105,14 @@ class TapLog:
     changed: int = 0
     other: set[Stage] = field(default_factory=set)
 
-    def describe(self, name: str) -> tuple[list[str], list[str]]:
+    def describe(self, name: str) -> tuple[list[Coded], list[str]]:
         """Return the reasons for INCONCLUSIVE and the notes that follow from the taps of an engine."""
         silent = sorted(self.seen - self.fired) if self.num_probes else ()
         reasons = [
-            f"tap {each!r} of {name} never fired in {count_of(self.num_probes, 'repeated step')}, so its stage was not"
-            " compared: capture graphs in `setup` or in `expand`, and place the tap where every step passes"
+            Code.SILENT_TAP.mark(
+                f"tap {each!r} of {name} never fired in {count_of(self.num_probes, 'repeated step')}, so its stage was not"
+                " compared: capture graphs in `setup` or in `expand`, and place the tap where every step passes"
+            )
             for each in silent
         ]
         notes = []
