@@ -21,11 +21,12 @@ from kgverify.report.step_document import Derivation, StageLine
 from kgverify.report.stepper import ShownDivergence
 from kgverify.report.steps import ShownCandidateStep, ShownDerivation, ShownTrace
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
+from kgverify.trace.maintain.check import CheckReport
 
 SCHEMA = pathlib.Path(__file__).parents[1] / "docs" / "report.schema.json"
 TEMPLATE = "#/$defs/{name}"
 SHOWN = ShownTrace, ShownDerivation, ShownCandidateStep, ShownDivergence, ShownCauses
-LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence
+LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence, CheckReport
 """The results whose JSON has `next`, which the command line adds."""
 
 

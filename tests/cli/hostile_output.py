@@ -204,6 +204,7 @@ show trace.h5 --candidate 0 --step 0 --json -
 show run --divergence 1
 show run --divergence 1 --json -
 show run --explain
+show run --explain --json -
 show run
 shrink run
 shrink run --graph graph

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -53,6 +54,10 @@ def test_a_planted_fault_exits_with_1_and_says_what_to_type_next(command, tmp_pa
     ):
         assert text in finished.stdout
     report = check_report(path.read_text())
+    printed = finished.stdout.partition("\nnext\n")[2].splitlines()
+    commands = [each for each in report["next"] if "command" in each]
+    assert printed == [f"  {shlex.join(each['command'][:-2])}   # {each['does']}" for each in commands]
+    assert all(each["command"][-2:] == ["--json", "-"] for each in commands)
     assert report["first_cause"] == report["divergences"][0]
     assert report["environment"]["actual"]["faults"] == ["fact-cap"]
     assert report["command"] == " ".join(["kgverify diff", *SMALL, *EAGER, "--fault fact-cap"])
@@ -137,7 +142,11 @@ def test_a_trace_a_derivation_and_a_step_are_shown_and_written_as_json(command, 
         ("-> 0", shown[2]),
     ):
         assert text in of
+    for each, name in zip(data, ("ShownTrace", "ShownDerivation", "ShownCandidateStep"), strict=True):
+        schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}
+        jsonschema.validate(each, schema, jsonschema.Draft202012Validator)
     whole, derivation, step = data
+    assert whole["next"][0]["command"][1:] == ["show", str(recorded[1]), "--candidate", "0", "--json", "-"]
     assert (whole["num_steps"], len(whole["candidates"])) == (len(trace.columns.steps.depth), 6)
     assert whole["root_digest"] == f"{trace.root:016x}"
     assert len(derivation["steps"]) == derivation["num_steps"] == trace.columns.candidates.num_steps[0]

@@ -1,11 +1,15 @@
-"""Stepping through a saved run: by lines, by keys in a terminal, or one divergence at a time."""
+"""Stepping through a saved run: by lines, or one divergence at a time."""
 
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from invoked_commands import EAGER, invoke
 
+import kgverify as kv
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text("utf-8"))
 RUN = ("--queries", "3", "--corruptions", "6", "--no-determinism", *EAGER)
 
 
@@ -104,3 +108,36 @@ def test_one_divergence_is_printed_and_written(command, run_dir: Path):
     (culprit,) = (stage for stage in data["stages"] if stage["is_culprit"])
     assert (culprit["stage"], culprit["expected"]) == ("match_facts", report["divergences"][1]["expected"])
     assert {pair["mark"] for pair in data["derivation"]["pairs"]} == {"missing", "extra"}
+
+
+def check(text: str, name: str) -> dict:
+    """Return a result whose schema is the definition of a name."""
+    data = json.loads(text)
+    schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}
+    jsonschema.validate(data, schema, jsonschema.Draft202012Validator)
+    return data
+
+
+def test_the_json_of_a_run_leads_to_the_code_and_to_commands_that_run(command, run_dir: Path):
+    report = json.loads((run_dir / "report.json").read_text())
+    shown = check(command("show", run_dir, "--json", "-").stdout, "ShownDivergence")
+    assert shown["divergence"] == report["first_cause"]
+    assert shown["cause"] == report["causes"][0]
+    assert shown["cause"]["code"] == "KG101"
+    code, *commands = shown["next"]
+    assert (code["file"], code["line"]) == (shown["cause"]["source"]["file"], shown["cause"]["source"]["line"])
+    text = Path(kv.__file__).parent.parent.joinpath(code["file"]).read_text("utf-8").splitlines()
+    assert "def cap_facts(" in "".join(text[code["line"] - 1 :][:3])
+    assert text[code["last_line"] - 1].strip().startswith("return ")
+    for step in commands[:2]:
+        _, *words = step["command"]
+        assert check(command(*words).stdout, "ShownCandidateStep")["step"] == report["first_cause"]["step"]
+    assert commands[-1]["command"] == ["kgverify", "shrink", str(run_dir), "--divergence", "1", "--python"]
+
+
+def test_what_is_printed_of_causes_is_written(command, run_dir: Path):
+    done = command("show", run_dir, "--explain", "--json", "-")
+    shown = check(done.stdout, "ShownCauses")
+    assert shown["causes"] == json.loads((run_dir / "report.json").read_text())["causes"]
+    step = shown["next"][-1]
+    assert f"{' '.join(step['command']).removesuffix(' --json -')} {step['does']}" in done.stderr

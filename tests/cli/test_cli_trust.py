@@ -36,7 +36,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reproducer(run_dir: Path) -> Path:
-    shrunk = invoke(["shrink", run_dir, "--pytest", run_dir / "test_it.py"])
+    shrunk = invoke(["shrink", run_dir, "--pytest", run_dir / "test_it.py", "--json", run_dir / "shrunk.json"])
     assert shrunk.exit_code == 0, shrunk.stderr
     printed = " ".join(shrunk.stdout.split())
     assert "it fails, as it must" in printed
@@ -45,6 +45,13 @@ def reproducer(run_dir: Path) -> Path:
 
 
 def test_a_saved_run_becomes_a_reproducer_and_a_test(command, reproducer: Path, tmp_path: Path):
+    written = json.loads(reproducer.with_name("shrunk.json").read_text("utf-8"))
+    assert written["program"] == str(kv.replay(reproducer).reproducer.problem)
+    assert (written["kind"], written["code"]) == ("missing", "KG101")
+    assert (written["file"], written["size"]) == (str(reproducer), 1)
+    assert [each["command"] for each in written["next"]] == [
+        ["kgverify", "replay", str(path)] for path in (reproducer, reproducer.with_name("divergence-1.agrees.kg"))
+    ]
     again = command("replay", reproducer)
     assert again.exit_code == 1
     assert "still, and in the same way" in again.stdout

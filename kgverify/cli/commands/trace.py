@@ -1,6 +1,5 @@
 """`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -8,6 +7,7 @@ from cyclopts import Parameter
 
 from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.errors import UserError, count_of
+from kgverify.report.next_steps import NextStep
 from kgverify.report.tables import TABLES, export_trace, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
@@ -112,8 +112,11 @@ def check(path: Path, /) -> int:
         path: A trace: a file, or a folder of shards.
     """
     report = check_trace(path)
-    print_lines(make_result_console(), *_render_check(report))
-    write_json(report, indent=None)
+    words = ("kgverify", "trace", "repair", str(report.path))
+    is_damaged = report.state != WHOLE and not report.root
+    steps = [NextStep(does="see what can be recovered", command=words)] * is_damaged
+    print_lines(make_result_console(), *_render_check(report), *(f"{each.does}: {each.text}" for each in steps))
+    write_json(report, steps, indent=None)
     return 0 if report.state == WHOLE else 1
 
 
@@ -188,8 +191,6 @@ def _render_check(report: CheckReport) -> list[str]:
         *(f"note: {note}" for note in report.notes),
         f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}",
     ]
-    if report.state != WHOLE and not report.root:
-        lines.append(f"see what can be recovered: kgverify trace repair {shlex.quote(str(report.path))}")
     return lines
 
 
