@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -158,17 +159,20 @@ class Watch:
         self._processes = Processes(1, imports_main=False)
         self._maker = send_maker(partial(SampleJudge, self._describe(run, engine)), self._processes)
         self._plan()
+        close = WeakMethod(self.close)
         # Before the threads of the pool end; the functions of `atexit` run after that.
         with suppress(AttributeError, RuntimeError):
-            threading._register_atexit(self.close)  # type: ignore[attr-defined]
+            threading._register_atexit(lambda: (close() or int)())  # type: ignore[attr-defined]
         return True
 
-    def around(self, num: int, call: Callable[[], T], sample: Callable[[slice], Callable[[T], _Sampled]]) -> T:
-        """Return the result of a call on a number of rows. sample: takes rows before it, and returns what takes the result."""
+    def is_next(self, num: int) -> bool:
+        """Count a call on a number of rows, and return whether it is sampled."""
         self._calls += 1
         self.seen += num
-        if self._calls != self._due:
-            return call()
+        return self._calls == self._due
+
+    def around(self, num: int, call: Callable[[], T], sample: Callable[[slice], Callable[[T], _Sampled]]) -> T:
+        """Return the result of a sampled call. sample: takes rows before it, and returns a function that takes the result."""
         rows, finish = self._take(num), None
         if rows is not None:
             with self._reported():
@@ -357,7 +361,9 @@ class _Expanding(_Watched):
     """A watched `TensorEngine`."""
 
     def expand(self, states: Any, next_variable: Any, excluded: Any) -> Any:
-        given = states, next_variable, excluded
+        given, expand = (states, next_variable, excluded), cast(Any, super()).expand
+        if not self._watch.is_next(len(states)):
+            return expand(*given)
 
         def sample(rows: slice) -> Callable[[Any], _Sampled]:
             copies = _Copies()
@@ -372,7 +378,7 @@ class _Expanding(_Watched):
 
             return finish
 
-        return self._watch.around(len(states), partial(cast(Any, super()).expand, *given), sample)
+        return self._watch.around(len(states), partial(expand, *given), sample)
 
 
 class _Copies:
@@ -418,6 +424,9 @@ class _Stepping(_Watched):
         return taken
 
     def _sample(self, queries: Any, visited: Any, take: Callable[[Any, Any], Any]) -> Any:
+        if not self._watch.is_next(len(queries)):
+            return take(queries, visited)
+
         def sample(rows: slice) -> Callable[[Any], _Sampled]:
             given = [tuple(each) for each in queries[rows]], [list(map(tuple, each)) for each in visited[rows]]
             show = cast(Any, self)._show
@@ -447,8 +456,8 @@ class _Proving(_Watched):
 
             return finish
 
-        num = len(candidates.query)
-        columns: Columns = self._watch.around(num, partial(cast(Any, super()).prove, candidates, progress), sample)
+        num, prove = len(candidates.query), partial(cast(Any, super()).prove, candidates, progress)
+        columns: Columns = self._watch.around(num, prove, sample) if self._watch.is_next(num) else prove()
         self._watch.seen += len(columns.steps.depth) - num
         return columns
 
@@ -470,7 +479,8 @@ class _Evaluating(_Proving):
             return finish
 
         prove = partial(cast(Any, super()).evaluate, candidates, progress, **options)
-        evaluation: Evaluation = self._watch.around(len(candidates.query), prove, sample)
+        num = len(candidates.query)
+        evaluation: Evaluation = self._watch.around(num, prove, sample) if self._watch.is_next(num) else prove()
         return evaluation
 
 
@@ -547,7 +557,7 @@ class WatchedLines(_Watched):
 
     def _end(self, header: str, group: list[str]) -> None:
         size = sum('"successors"' in each for each in group)
-        if group:
+        if group and self._watch.is_next(size):
             self._watch.around(1, int, lambda rows: lambda _: ("lines", (header, group), size, None))
 
 
