@@ -29,14 +29,13 @@ from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import STOPPED, Engine, Evaluation
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import EngineLike, Job, choose_reference, write_down
 from kgverify.runs.pool import Processes, WorkerLost, send_maker
-from kgverify.runs.run import Run, build_trace
+from kgverify.runs.run import Run, build_trace, run_of_program
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, select_candidates
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.score_tolerance import OWN_ENGINES, ScoreTolerance
@@ -156,7 +155,12 @@ class Watch:
         self._program = program or engine
         self._every = max(1, min(every, round(1 / self._share)))
         self._stride = max(1, round(1 / (self._share * self._every)))
-        self._processes = Processes(1, imports_main=False)
+        try:
+            self._processes = Processes(1, imports_main=False)
+        except (AssertionError, OSError) as error:
+            # A daemonic process, such as a worker of a DataLoader, has no children.
+            self._report(f"nothing is judged in this process: {error}")
+            return True
         self._maker = send_maker(partial(SampleJudge, self._describe(run, engine)), self._processes)
         self._plan()
         close = WeakMethod(self.close)
@@ -488,16 +492,8 @@ class _Making(_Watched):
     """A watched maker, such as `kgverify.Evaluator(...)`, which makes watched engines."""
 
     def __call__(self, program: Program, limits: Limits, policy: Policy) -> Any:
-        return _around(
-            cast(Any, super()).__call__(program, limits, policy), self._watch, _as_run(program, limits, policy)
-        )
-
-
-def _as_run(program: Program, limits: Limits, policy: Policy) -> Run:
-    graph = KnowledgeGraph("watched", ())
-    # Set the cached property: names alone would number the symbols differently.
-    graph.__dict__["program"] = program
-    return Run(graph, limits, policy)
+        made = cast(Any, super()).__call__(program, limits, policy)
+        return _around(made, self._watch, run_of_program(program, limits, policy))
 
 
 def _around(engine: Any, watch: Watch, run: Run) -> Any:
@@ -618,7 +614,7 @@ def watch(
     if callable(getattr(engine, "prove", None)) and not isinstance(engine, type):
         if run is None and not hasattr(engine, "program"):
             raise UserError("does not hold its program", where="engine", fix="give job=kgverify.Job(...)")
-        return _around(engine, made, run or _as_run(engine.program, engine.limits, engine.policy))
+        return _around(engine, made, run or run_of_program(engine.program, engine.limits, engine.policy))
     if isinstance(engine, Iterable) and not isinstance(engine, str):
         made.start(run, engine)
         return type("WatchedLines", (WatchedLines,), {"_watch": made})(engine)
