@@ -268,7 +268,6 @@ def time_detection(options: argparse.Namespace) -> None:
 
         summary, _ = watch_loop(0, 1 / 16, 400, False)
         rate = sum(summary.divergences.values()) / max(1, summary.judged)
-        # A window of 32 calls has 2,048 steps here.
         share = min(1 / 512, max(1 / 4096, 1 / (20_000 * max(rate, 1e-9))))
         theory = 1 / (rate * share) if rate else float("inf")
         found = [64 * watch_loop(seed, share, 20_000, True)[1] for seed in range(1, 1 + options.seeds)]

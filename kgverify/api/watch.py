@@ -44,7 +44,7 @@ from kgverify.verification.rounding import EngineRun, measure_tolerance
 SHARE: Final = 1 / 4096
 """The default share of steps that are sampled."""
 
-EVERY: Final = 32
+EVERY: Final = 64
 """One call in this number is sampled, and more rows of it: the cost is that of a call, and hardly that of its rows."""
 
 MAX_ROWS: Final = 1 << 12
@@ -153,8 +153,8 @@ class Watch:
         if self._program is not None:
             return self._program is program
         self._program = program or engine
-        self._every = max(1, min(every, round(1 / self._share)))
-        self._stride = max(1, round(1 / (self._share * self._every)))
+        # Rounding the distance of rows changes the share by a sixteenth at most.
+        self._window, self._most = 1, max(1, min(every, int(1 / (8 * self._share))))
         try:
             self._processes = Processes(1, imports_main=False)
         except (AssertionError, OSError) as error:
@@ -200,8 +200,11 @@ class Watch:
         return slice(first, num, self._stride) if first < num else None
 
     def _plan(self) -> None:
-        self._due = self._begin + 1 + self._random.randrange(self._every)
-        self._begin += self._every
+        """Choose the next call to sample, and its rows. Windows double at first, so that a frequent fault is found early."""
+        self._due = self._begin + 1 + self._random.randrange(self._window)
+        self._stride = max(1, round(1 / (self._share * self._window)))
+        self._begin += self._window
+        self._window = min(2 * self._window, self._most)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
