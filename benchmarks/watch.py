@@ -229,14 +229,17 @@ def plant_faults() -> dict[str, type]:
                          for old, new in zip(before, result, strict=True))  # fmt: skip
 
     class RecycledSlot(Fast):  # type: ignore[misc, no-any-unimported]
-        """A slot excludes the query of its first candidate for all later ones."""
+        """A slot that takes a new candidate keeps the second atom of the last one."""
 
-        first = None
+        before = None
 
         def expand(self, states: Any, free: Any, excluded: Any) -> Any:
-            is_new = self.first is None or self.first.shape != excluded.shape
-            self.first = excluded.clone() if is_new else self.first
-            return super().expand(states, free, self.first)
+            given = states.clone()
+            if self.before is not None and self.before[1].shape == excluded.shape:
+                is_new = (excluded != self.before[1]).flatten(1).any(1)
+                given[is_new, 1] = self.before[0][is_new, 1]
+            self.before = states.clone(), excluded.clone()
+            return super().expand(given, free, excluded)
 
     return {
         "the cap of 50 facts": type("Capped", (Fast,), {"make": CappedProver}),
