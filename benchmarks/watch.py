@@ -5,8 +5,9 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -78,34 +79,50 @@ class Loop:
             return int(proofs)
 
 
-def compare_times(
-    name: str, plain: Callable[[], Any], watched: Callable[[], Any], watch: Any, options: argparse.Namespace
-) -> None:
-    """Time both in turn, and print the slow-down. Both must give the same result."""
-    assert_alike(plain(), watched())
-    # The process of the judge starts once.
+class InTurn:
+    """A function that passes its calls on to several sides in turn, a block of them to each, and adds up the time of each.
+
+    The time includes all that the caller does between the calls of a block. Drift of the clock and neighbours meet all sides.
+    """
+
+    def __init__(
+        self, sides: Sequence[Callable[..., Any]], block: int, device: str, clock: Callable[[], float]
+    ) -> None:
+        self.sides, self.block, self.device, self.clock = sides, block, device, clock
+        self.seconds, self.num_calls, self.began = [0.0] * len(sides), 0, 0.0
+
+    def __call__(self, *given: Any) -> Any:
+        if not self.num_calls % self.block:
+            self.end_block()
+        side = self.sides[self.num_calls // self.block % len(self.sides)]
+        self.num_calls += 1
+        return side(*given)
+
+    def end_block(self) -> None:
+        """Add the time of the last block to its side."""
+        wait(self.device)
+        now = self.clock()
+        if self.num_calls:
+            self.seconds[(self.num_calls - 1) // self.block % len(self.sides)] += now - self.began
+        self.began = now
+
+
+def print_times(name: str, seconds: Sequence[Sequence[float]], summary: kv.WatchSummary) -> None:
+    """Print the slow-down of each run. seconds: of the plain engine, of the plain engine again, and of the watched one."""
+    cells = []
+    for other in (seconds[2], seconds[1]):
+        ratios = [b / a - 1 for a, b in zip(seconds[0], other, strict=True)]
+        cells += [f"{100 * statistics.median(ratios):+.2f} %", f"{100 * float(np.quantile(ratios, 0.95)):+.2f} %"]
+    counts = (f"{each:,}" for each in (summary.seen, summary.sampled, summary.judged, summary.dropped))
+    num = sum(summary.divergences.values())
+    print_row(name, f"{statistics.median(seconds[0]):.3f}", *cells[:2], " / ".join(cells[2:]), *counts, num)
+
+
+def wait_for_judge(watched: Any) -> None:
+    """Wait until the judge's process has started, for at most some seconds."""
     began = time.monotonic()
-    while not watch.summary.judged + watch.summary.idle and time.monotonic() < began + 20:
+    while not watched.summary.judged + watched.summary.idle and time.monotonic() < began + 20:
         time.sleep(0.1)
-    time_in_turn({"plain": plain, "watched": watched}, 2)
-    seconds = time_in_turn({"plain": plain, "watched": watched}, options.repeats, clock=CLOCKS[options.clock])
-    again = time_in_turn({"plain": plain, "again": plain}, options.repeats, clock=CLOCKS[options.clock])
-    watch.close()
-    ratios = sorted(b / a - 1 for a, b in zip(seconds["plain"], seconds["watched"], strict=True))
-    noise = sorted(b / a - 1 for a, b in zip(again["plain"], again["again"], strict=True))
-    s = watch.summary
-    print_row(
-        name,
-        f"{statistics.median(seconds['plain']):.3f}",
-        f"{100 * statistics.median(ratios):+.2f} %",
-        f"{100 * float(np.quantile(ratios, 0.95)):+.2f} %",
-        f"{100 * statistics.median(noise):+.2f} % / {100 * float(np.quantile(noise, 0.95)):+.2f} %",
-        f"{s.seen:,}",
-        f"{s.sampled:,}",
-        f"{s.judged:,}",
-        f"{s.dropped:,}",
-        sum(s.divergences.values()),
-    )
 
 
 def assert_alike(first: Any, second: Any) -> None:
@@ -139,8 +156,15 @@ def time_evaluator(options: argparse.Namespace, device: str) -> None:
 
     job = kv.Job(kv.Source(graph), proofs=Proofs(Limits(), policy))
     watched = kv.watch(engine, job=job, save=None, share=options.share)
+    assert_alike(evaluate(plainly), evaluate(watched.evaluate))
+    wait_for_judge(watched)
+    sides = {"plain": partial(evaluate, plainly), "again": partial(evaluate, plainly)}
+    found = time_in_turn(
+        {**sides, "watched": partial(evaluate, watched.evaluate)}, options.repeats, clock=CLOCKS[options.clock]
+    )
+    watched.close()
     name = f"evaluator, {engine.info.mode}, {engine.info.precision}, {device}, {len(candidates):,} candidates"
-    compare_times(name, lambda: evaluate(plainly), lambda: evaluate(watched.evaluate), watched, options)
+    print_times(name, list(found.values()), watched.summary)
 
 
 def time_padded(options: argparse.Namespace, device: str) -> None:
@@ -157,13 +181,20 @@ def time_padded(options: argparse.Namespace, device: str) -> None:
     with torch.device(device):
         watched = kv.watch(engine, reference=SLOW, save=None, share=options.share)
 
-    def work(expand: Callable[..., Any]) -> int:
-        proofs = loop.run(expand, options.calls)
-        wait(device)
-        return proofs
-
-    name = f"padded engine, {device}, {options.calls} calls of {batch:,} states"
-    compare_times(name, lambda: work(plainly), lambda: work(watched.expand), watched, options)
+    calls = 3 * options.block * max(1, options.calls // (3 * options.block))
+    assert_alike(loop.run(plainly, options.block), loop.run(watched.expand, options.block))
+    seconds: list[list[float]] = [[], [], []]
+    for number in range(-1, options.repeats):
+        in_turn = InTurn((plainly, plainly, watched.expand), options.block, device, CLOCKS[options.clock])
+        loop.run(in_turn, calls)
+        in_turn.end_block()
+        if number < 0:
+            wait_for_judge(watched)
+        for side, sums in zip(seconds if number >= 0 else (), in_turn.seconds, strict=number >= 0):
+            side.append(sums)
+    watched.close()
+    name = f"padded engine, {device}, {calls // 3} calls of {batch:,} states to each, in blocks of {options.block}"
+    print_times(name, seconds, watched.summary)
 
 
 def plant_faults() -> dict[str, type]:
@@ -198,14 +229,17 @@ def plant_faults() -> dict[str, type]:
                          for old, new in zip(before, result, strict=True))  # fmt: skip
 
     class RecycledSlot(Fast):  # type: ignore[misc, no-any-unimported]
-        """A slot excludes the query of its first candidate for all later ones."""
+        """A slot that takes a new candidate keeps the second atom of the last one."""
 
-        first = None
+        before = None
 
         def expand(self, states: Any, free: Any, excluded: Any) -> Any:
-            is_new = self.first is None or self.first.shape != excluded.shape
-            self.first = excluded.clone() if is_new else self.first
-            return super().expand(states, free, self.first)
+            given = states.clone()
+            if self.before is not None and self.before[1].shape == excluded.shape:
+                is_new = (excluded != self.before[1]).flatten(1).any(1)
+                given[is_new, 1] = self.before[0][is_new, 1]
+            self.before = states.clone(), excluded.clone()
+            return super().expand(given, free, excluded)
 
     return {
         "the cap of 50 facts": type("Capped", (Fast,), {"make": CappedProver}),
@@ -237,7 +271,6 @@ def time_detection(options: argparse.Namespace) -> None:
 
         summary, _ = watch_loop(0, 1 / 16, 400, False)
         rate = sum(summary.divergences.values()) / max(1, summary.judged)
-        # A window of 32 calls has 2,048 steps here.
         share = min(1 / 512, max(1 / 4096, 1 / (20_000 * max(rate, 1e-9))))
         theory = 1 / (rate * share) if rate else float("inf")
         found = [64 * watch_loop(seed, share, 20_000, True)[1] for seed in range(1, 1 + options.seeds)]
@@ -262,7 +295,8 @@ def run_watch(words: list[str]) -> None:
     parser.add_argument("--graph", default="family")
     parser.add_argument("--candidates", type=int, help="of the evaluator; a million on a GPU if not given")
     parser.add_argument("--batch", type=int, help="states in a call of the padded engine")
-    parser.add_argument("--calls", type=int, default=200, help="of the padded engine, in a run")
+    parser.add_argument("--block", type=int, default=7, help="calls of the padded engine after which the sides change")
+    parser.add_argument("--calls", type=int, default=900, help="of the padded engine, in a run")
     parser.add_argument("--resolvents", type=int, default=64, help="the most successors of a state")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--share", type=float, default=1 / 4096)

@@ -14,7 +14,6 @@ from kgverify.engines.table import COMPILED, REFERENCE, Built, EngineMaker, list
 from kgverify.errors import UserError
 from kgverify.files.code_identity import has_mark, keep_mark
 from kgverify.files.remote import names_url
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
@@ -32,7 +31,7 @@ from kgverify.runs.engine_makers import (
     name_engine,
 )
 from kgverify.runs.job import EngineLike, Reference, write_down
-from kgverify.runs.run import Pipeline, Run, reference_pipeline, with_reference_ranking
+from kgverify.runs.run import Pipeline, Run, reference_pipeline, run_of_program, with_reference_ranking
 from kgverify.threads import count_threads
 from kgverify.trace.model.header import EngineInfo
 
@@ -130,7 +129,4 @@ def names_trace(given: str) -> bool:
 
 def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Policy, *, where: str) -> Engine:
     """Return an engine for a program without a graph, such as that of a trace. UserError if it is not an engine."""
-    graph = KnowledgeGraph("trace", ())
-    # Set the cached property, since names alone would number the symbols differently.
-    graph.__dict__["program"] = program
-    return make_pipeline(engine, Run(graph, limits, policy), where=where).engine
+    return make_pipeline(engine, run_of_program(program, limits, policy), where=where).engine

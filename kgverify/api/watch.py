@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -28,14 +29,13 @@ from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import STOPPED, Engine, Evaluation
 from kgverify.engines.table import EngineMaker
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import EngineLike, Job, choose_reference, write_down
 from kgverify.runs.pool import Processes, WorkerLost, send_maker
-from kgverify.runs.run import Run, build_trace
+from kgverify.runs.run import Run, build_trace, run_of_program
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, select_candidates
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.score_tolerance import OWN_ENGINES, ScoreTolerance
@@ -44,7 +44,7 @@ from kgverify.verification.rounding import EngineRun, measure_tolerance
 SHARE: Final = 1 / 4096
 """The default share of steps that are sampled."""
 
-EVERY: Final = 32
+EVERY: Final = 64
 """One call in this number is sampled, and more rows of it: the cost is that of a call, and hardly that of its rows."""
 
 MAX_ROWS: Final = 1 << 12
@@ -153,22 +153,30 @@ class Watch:
         if self._program is not None:
             return self._program is program
         self._program = program or engine
-        self._every = max(1, min(every, round(1 / self._share)))
-        self._stride = max(1, round(1 / (self._share * self._every)))
-        self._processes = Processes(1, imports_main=False)
+        # Rounding the distance of rows changes the share by a sixteenth at most.
+        self._window, self._most = 1, max(1, min(every, int(1 / (8 * self._share))))
+        try:
+            self._processes = Processes(1, imports_main=False)
+        except (AssertionError, OSError) as error:
+            # A daemonic process, such as a worker of a DataLoader, has no children.
+            self._report(f"nothing is judged in this process: {error}")
+            return True
         self._maker = send_maker(partial(SampleJudge, self._describe(run, engine)), self._processes)
         self._plan()
+        close = WeakMethod(self.close)
         # Before the threads of the pool end; the functions of `atexit` run after that.
         with suppress(AttributeError, RuntimeError):
-            threading._register_atexit(self.close)  # type: ignore[attr-defined]
+            threading._register_atexit(lambda: (close() or int)())  # type: ignore[attr-defined]
         return True
 
-    def around(self, num: int, call: Callable[[], T], sample: Callable[[slice], Callable[[T], _Sampled]]) -> T:
-        """Return the result of a call on a number of rows. sample: takes rows before it, and returns what takes the result."""
+    def is_next(self, num: int) -> bool:
+        """Count a call on a number of rows, and return whether it is sampled."""
         self._calls += 1
         self.seen += num
-        if self._calls != self._due:
-            return call()
+        return self._calls == self._due
+
+    def around(self, num: int, call: Callable[[], T], sample: Callable[[slice], Callable[[T], _Sampled]]) -> T:
+        """Return the result of a sampled call. sample: takes rows before it, and returns a function that takes the result."""
         rows, finish = self._take(num), None
         if rows is not None:
             with self._reported():
@@ -192,8 +200,11 @@ class Watch:
         return slice(first, num, self._stride) if first < num else None
 
     def _plan(self) -> None:
-        self._due = self._begin + 1 + self._random.randrange(self._every)
-        self._begin += self._every
+        """Choose the next call to sample, and its rows. Windows double at first, so that a frequent fault is found early."""
+        self._due = self._begin + 1 + self._random.randrange(self._window)
+        self._stride = max(1, round(1 / (self._share * self._window)))
+        self._begin += self._window
+        self._window = min(2 * self._window, self._most)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -357,7 +368,9 @@ class _Expanding(_Watched):
     """A watched `TensorEngine`."""
 
     def expand(self, states: Any, next_variable: Any, excluded: Any) -> Any:
-        given = states, next_variable, excluded
+        given, expand = (states, next_variable, excluded), cast(Any, super()).expand
+        if not self._watch.is_next(len(states)):
+            return expand(*given)
 
         def sample(rows: slice) -> Callable[[Any], _Sampled]:
             copies = _Copies()
@@ -372,7 +385,7 @@ class _Expanding(_Watched):
 
             return finish
 
-        return self._watch.around(len(states), partial(cast(Any, super()).expand, *given), sample)
+        return self._watch.around(len(states), partial(expand, *given), sample)
 
 
 class _Copies:
@@ -418,6 +431,9 @@ class _Stepping(_Watched):
         return taken
 
     def _sample(self, queries: Any, visited: Any, take: Callable[[Any, Any], Any]) -> Any:
+        if not self._watch.is_next(len(queries)):
+            return take(queries, visited)
+
         def sample(rows: slice) -> Callable[[Any], _Sampled]:
             given = [tuple(each) for each in queries[rows]], [list(map(tuple, each)) for each in visited[rows]]
             show = cast(Any, self)._show
@@ -447,8 +463,8 @@ class _Proving(_Watched):
 
             return finish
 
-        num = len(candidates.query)
-        columns: Columns = self._watch.around(num, partial(cast(Any, super()).prove, candidates, progress), sample)
+        num, prove = len(candidates.query), partial(cast(Any, super()).prove, candidates, progress)
+        columns: Columns = self._watch.around(num, prove, sample) if self._watch.is_next(num) else prove()
         self._watch.seen += len(columns.steps.depth) - num
         return columns
 
@@ -470,7 +486,8 @@ class _Evaluating(_Proving):
             return finish
 
         prove = partial(cast(Any, super()).evaluate, candidates, progress, **options)
-        evaluation: Evaluation = self._watch.around(len(candidates.query), prove, sample)
+        num = len(candidates.query)
+        evaluation: Evaluation = self._watch.around(num, prove, sample) if self._watch.is_next(num) else prove()
         return evaluation
 
 
@@ -478,16 +495,8 @@ class _Making(_Watched):
     """A watched maker, such as `kgverify.Evaluator(...)`, which makes watched engines."""
 
     def __call__(self, program: Program, limits: Limits, policy: Policy) -> Any:
-        return _around(
-            cast(Any, super()).__call__(program, limits, policy), self._watch, _as_run(program, limits, policy)
-        )
-
-
-def _as_run(program: Program, limits: Limits, policy: Policy) -> Run:
-    graph = KnowledgeGraph("watched", ())
-    # Set the cached property: names alone would number the symbols differently.
-    graph.__dict__["program"] = program
-    return Run(graph, limits, policy)
+        made = cast(Any, super()).__call__(program, limits, policy)
+        return _around(made, self._watch, run_of_program(program, limits, policy))
 
 
 def _around(engine: Any, watch: Watch, run: Run) -> Any:
@@ -547,7 +556,7 @@ class WatchedLines(_Watched):
 
     def _end(self, header: str, group: list[str]) -> None:
         size = sum('"successors"' in each for each in group)
-        if group:
+        if group and self._watch.is_next(size):
             self._watch.around(1, int, lambda rows: lambda _: ("lines", (header, group), size, None))
 
 
@@ -608,7 +617,7 @@ def watch(
     if callable(getattr(engine, "prove", None)) and not isinstance(engine, type):
         if run is None and not hasattr(engine, "program"):
             raise UserError("does not hold its program", where="engine", fix="give job=kgverify.Job(...)")
-        return _around(engine, made, run or _as_run(engine.program, engine.limits, engine.policy))
+        return _around(engine, made, run or run_of_program(engine.program, engine.limits, engine.policy))
     if isinstance(engine, Iterable) and not isinstance(engine, str):
         made.start(run, engine)
         return type("WatchedLines", (WatchedLines,), {"_watch": made})(engine)

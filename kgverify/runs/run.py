@@ -23,6 +23,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
+from kgverify.program.program import Program
 from kgverify.ranking.draw import ALL, Draw, count_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, Rank
 from kgverify.trace.model.columns import (
@@ -91,6 +92,14 @@ class Run:
     def num_candidates(self) -> NDArray[np.int64]:
         """The number of candidates of each query: int64 [n]. UserError as in `count_candidates`."""
         return count_candidates(self.graph, self.split, self.queries, self.num_corruptions)
+
+
+def run_of_program(program: Program, limits: Limits, policy: Policy) -> Run:
+    """Return a run without queries of a program without a graph, such as that of a trace."""
+    graph = KnowledgeGraph("trace", ())
+    # Set the cached property, since names alone would number the symbols differently.
+    graph.__dict__["program"] = program
+    return Run(graph, limits, policy)
 
 
 def identify_code(engines: Sequence[str]) -> Code:
