@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -46,7 +46,7 @@ _unexplained: Final = partial(verify, effort=UNEXPLAINED)
 _NOT_OF_USER: Final = ("kgverify", "kgreference", "__main__", "__mp_main__", *sys.stdlib_module_names)
 
 
-_PLACES: Final = {"match_rules": 0, "match_facts": 0, "resolve": 1, "score": 3, "choose": 4} | dict.fromkeys(
+_ORDER: Final = {"match_rules": 0, "match_facts": 0, "resolve": 1, "score": 3, "choose": 4} | dict.fromkeys(
     ("prune", "rename", "revisit", "close", "limit"), 2
 )
 """The order of the stages of a step in every dialect."""
@@ -55,7 +55,7 @@ _PLACES: Final = {"match_rules": 0, "match_facts": 0, "resolve": 1, "score": 3, 
 class Likeness(IntEnum):
     """The likeness of a commit's divergences to the one that is sought.
 
-    NONE: other causes, or no divergence; UNCLEAR: another cause that may hide it; CAUSE: its stage
+    NONE: other causes, or no divergence; UNCLEAR: other causes in each of its steps, which may hide it; CAUSE: its stage
     and class in other steps; STEP: the same step goes wrong in the same way
     """
 
@@ -65,36 +65,49 @@ class Likeness(IntEnum):
     STEP = 3
 
 
+Place: TypeAlias = tuple[str, str, int]
+"""A step: the atom and the side of its candidate, and its number."""
+
+
 class Sought(msgspec.Struct, frozen=True):
     """The divergence whose first commit is sought: the first one of its cause in the bad commit.
 
+    cause:       its stage and class
+    first:       the step
     wrong:       the items that the engine lacks or has wrongly, as the reference gives them
-    in_lockstep: whether it also shows in lockstep, where no other cause hides it
+    places:      the steps of the bad commit that show the cause, in lockstep if it shows there
+    in_lockstep: whether it shows in lockstep, where no other cause hides it from the following steps
     """
 
     cause: tuple[str, str]
-    where: tuple[str, str, int]
+    first: Place
     wrong: str
+    places: tuple[Place, ...] = ()
     in_lockstep: bool = True
 
-    @classmethod
-    def of(cls, found: Divergence, cause: Cause) -> "Sought":
-        """Return a divergence as it is sought in other commits."""
-        return cls((cause.stage, str(cause.kind)), (found.atom, found.side, found.step), str(found.expected))
+    def list_places(self, report: Report) -> tuple[Place, ...]:
+        """Return the steps of a report that show the cause."""
+        return tuple(dict.fromkeys(_place(each) for each in report.divergences if self._has_cause(each, report)))
 
     def compare(self, report: Report) -> Likeness:
         """Return the largest likeness of a report's divergences."""
-        best = Likeness.NONE
+        best, hiding = Likeness.NONE, set()
         for each in report.divergences:
-            found = self.of(each, report.causes[each.cause])
-            if found.cause == self.cause:
-                is_same = (found.where, found.wrong) == (self.where, self.wrong)
+            if self._has_cause(each, report):
+                is_same = (_place(each), str(each.expected)) == (self.first, self.wrong)
                 best = max(best, Likeness.STEP if is_same else Likeness.CAUSE)
-            elif found.where == self.where:
-                is_before = _PLACES.get(self.cause[0], 9) < _PLACES.get(each.stage, 0)
-                # A stage that was compared before the wrong one is right.
-                best = best if each.is_replayed and is_before else max(best, Likeness.UNCLEAR)
-        return best
+            elif not each.is_replayed or _ORDER.get(self.cause[0], 9) >= _ORDER.get(each.stage, 0):
+                # Else the stage of the cause was compared before this one, and was right.
+                hiding.add(_place(each))
+        return Likeness.UNCLEAR if best is Likeness.NONE and hiding.issuperset(self.places) else best
+
+    def _has_cause(self, each: Divergence, report: Report) -> bool:
+        cause = report.causes[each.cause]
+        return (cause.stage, str(cause.kind)) == self.cause
+
+
+def _place(each: Divergence) -> Place:
+    return each.atom, each.side, each.step
 
 
 class JudgedCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -465,6 +478,8 @@ def _judge(job: Job, place: Checkout, cause: str, sought: Sought | None, save: s
         shown = Likeness.UNCLEAR
         if sought.in_lockstep and not is_recorded:
             stepped = verify_job(replace(job, equality=replace(equality, lockstep=True)), judge=_unexplained)
+            if stepped.lockstep and is_first:
+                sought = msgspec.structs.replace(sought, places=sought.list_places(stepped) or sought.places)
             shown = sought.compare(stepped) if stepped.lockstep else shown
         is_hidden = likeness < Likeness.CAUSE
         likeness = shown if is_hidden else max(likeness, shown)
@@ -482,10 +497,11 @@ def _judge(job: Job, place: Checkout, cause: str, sought: Sought | None, save: s
 def _choose(report: Report, cause: str) -> Sought:
     """Return the first divergence of the sought cause. UserError if there is no such cause."""
     first = report.first_divergence
-    if first is not None and cause in ("", report.causes[first.cause].stage):
-        return Sought.of(first, report.causes[first.cause])
-    for each in report.causes:
-        if each.stage == cause:
-            return Sought.of(report.divergences[each.first], each)
+    if first is None or cause not in ("", report.causes[first.cause].stage):
+        first = next((report.divergences[each.first] for each in report.causes if each.stage == cause), None)
+    if first is not None:
+        found = report.causes[first.cause]
+        sought = Sought((found.stage, str(found.kind)), _place(first), str(first.expected))
+        return msgspec.structs.replace(sought, places=sought.list_places(report))
     stages = ", ".join(dict.fromkeys(each.stage for each in report.causes))
     raise UserError(f"no divergence in {cause}, but in {stages}", where="cause")
