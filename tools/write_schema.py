@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kgverify.api.bisect import Bisection
 from kgverify.cli.commands.record import Recorded
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.next_steps import NextStep
@@ -26,7 +27,7 @@ from kgverify.trace.maintain.check import CheckReport
 SCHEMA = pathlib.Path(__file__).parents[1] / "docs" / "report.schema.json"
 TEMPLATE = "#/$defs/{name}"
 SHOWN = ShownTrace, ShownDerivation, ShownCandidateStep, ShownDivergence, ShownCauses
-LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence, CheckReport
+LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence, CheckReport, Bisection
 """The results whose JSON has `next`, which the command line adds."""
 
 

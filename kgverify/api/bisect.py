@@ -3,7 +3,6 @@
 import hashlib
 import multiprocessing
 import os
-import pickle
 import sys
 import warnings
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from kgverify.files.repository import Commit, Repository
 from kgverify.files.writing import check_folder, locked_folder, remove_tree
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec
-from kgverify.runs.job import Engines, Job, Source
+from kgverify.runs.job import Engines, Job, Source, encode_job
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.runs.pool import Processes, describe_end, end_with_parent
 from kgverify.verification.judgement import UNEXPLAINED
@@ -226,7 +225,7 @@ def bisect(
         check_folder(Path(save))
     job, files = _anchor(job, repository)
     code = identify_own_code() | {name: hash_file(Path(name)) for name in files if Path(name).is_file()}
-    question = pickle.dumps((job, good, bad, cause, str(repository.inside)))
+    question = msgspec.json.encode((encode_job(job), good, bad, cause, str(repository.inside)))
     folder = repository.common / "kgverify" / f"bisect-{hashlib.sha256(question).hexdigest()[:16]}"
     with locked_folder(folder, "this search", fix="wait until it ends"):
         path = folder / "judged.jsonl"

@@ -272,6 +272,6 @@ def write_json(value: Any, steps: Sequence[NextStep] | None = None, indent: int 
 def _ask_for_json(step: NextStep) -> NextStep:
     """Return a step whose command also writes JSON to standard output, if it can."""
     words = {*step.command}
-    if not step.command or words & {JSON, *ENTRIES[step.command[1]].without_json}:
+    if step.command[:1] != ("kgverify",) or words & {JSON, *ENTRIES[step.command[1]].without_json}:
         return step
     return msgspec.structs.replace(step, command=(*step.command, JSON, "-"))

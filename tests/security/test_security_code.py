@@ -89,6 +89,7 @@ def test_code_is_run_in_the_listed_places_alone():
 
 IMPORTING = {
     "subprocess": (
+        "kgverify/files/repository.py",
         "kgverify/prover/native/library.py",
         "kgverify/runs/environment.py",
         "stepaudit/ladder/reproducer.py",

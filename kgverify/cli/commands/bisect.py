@@ -1,6 +1,5 @@
 """`kgverify bisect`: find the commit at which an engine began to diverge."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from kgverify.cli.command_line import warnings_afterwards
 from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, print_lines, print_note, typed_command, write_json
 from kgverify.comparison.equality import Equality
+from kgverify.report.next_steps import NextStep, name_commands, show_run
 from kgverify.report.render.terminal import print_report
 from kgverify.runs.job import Reference
 
@@ -27,7 +27,7 @@ def bisect(
     job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
     equality: Annotated[Equality, options.EQUALITY] = Equality(),
     work: Annotated[Reference, options.OWN] = Reference(),
-    cause: Annotated[str, Parameter(metavar="STAGE")] = "",
+    cause: Annotated[str | None, Parameter(metavar="STAGE")] = None,
     timeout: Annotated[float, Parameter(metavar="SECONDS", validator=validators.Number(gt=0))] = TIMEOUT,
     save: Path | None = None,
 ) -> int:
@@ -49,16 +49,16 @@ def bisect(
     made = job.make(sides.make(work), equality)
     try:
         watch = None if settings.is_quiet else print_note
-        result = find_commit(made, good, bad, cause=cause, timeout=timeout, save=save, watch=watch)
+        result = find_commit(made, good, bad, cause=cause or "", timeout=timeout, save=save, watch=watch)
     except KeyboardInterrupt:
         print_note("the judged commits are saved; to resume, run:", typed_command())
         raise
+    steps = [] if save is None else [show_run(save)]
+    steps.append(NextStep(does="what changed", command=("git", "show", result.candidates[0].name)))
     console = make_result_console()
     print_lines(console, *str(result).split("\n"))
     if not settings.is_quiet:
         console.print()
-        show = {} if save is None else {shlex.join(["kgverify", "show", str(save)]): "step through it"}
-        commands = {shlex.join(["git", "show", result.candidates[0].name]): "what changed"}
-        print_report(result.report, console, next_commands=show | commands)
-    write_json(result)
+        print_report(result.report, console, next_commands=name_commands(steps))
+    write_json(result, steps)
     return 0 if result.commit else 3
