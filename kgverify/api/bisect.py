@@ -73,7 +73,7 @@ class Sought(msgspec.Struct, frozen=True):
 
     cause:       its stage and class
     first:       the step
-    wrong:       the items that the engine lacks or has wrongly, as the reference gives them
+    wrong:       the items that differ there, of both sides
     places:      the steps of the bad commit that show the cause, in lockstep if it shows there
     in_lockstep: whether it shows in lockstep, where no other cause hides it from the following steps
     """
@@ -93,7 +93,7 @@ class Sought(msgspec.Struct, frozen=True):
         best, hiding = Likeness.NONE, set()
         for each in report.divergences:
             if self._has_cause(each, report):
-                is_same = (_place(each), str(each.expected)) == (self.first, self.wrong)
+                is_same = (_place(each), _items(each)) == (self.first, self.wrong)
                 best = max(best, Likeness.STEP if is_same else Likeness.CAUSE)
             elif not each.is_replayed or _ORDER.get(self.cause[0], 9) >= _ORDER.get(each.stage, 0):
                 # Else the stage of the cause was compared before this one, and was right.
@@ -107,6 +107,10 @@ class Sought(msgspec.Struct, frozen=True):
 
 def _place(each: Divergence) -> Place:
     return each.atom, each.side, each.step
+
+
+def _items(each: Divergence) -> str:
+    return f"{each.expected} -> {each.actual}"
 
 
 class JudgedCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,9 +230,9 @@ def bisect(
     job, files = _anchor(job, repository)
     code = identify_own_code() | {name: hash_file(Path(name)) for name in files if Path(name).is_file()}
     question = msgspec.json.encode((encode_job(job), good, bad, cause, str(repository.inside)))
-    folder = repository.common / "kgverify" / f"bisect-{hashlib.sha256(question).hexdigest()[:16]}"
-    with locked_folder(folder, "this search", fix="wait until it ends"):
-        path = folder / "judged.jsonl"
+    folder = repository.common / "kgverify"
+    with locked_folder(folder, "a search in this repository", fix="wait until it ends"):
+        path = folder / f"bisect-{hashlib.sha256(question).hexdigest()[:16]}.jsonl"
         ledger = Ledger(path, WorkIdentity(code=code), JudgedCommit, title="list of judged commits")
         try:
             remove_tree(folder / "index")
@@ -303,7 +307,8 @@ class _Search:
             notes.append(f"other steps go wrong since {self.repository.describe(latest[0])}")
         is_found = len(candidates) == 1
         report = self._explain(candidates[0] if is_found else bad, save)
-        found = [each for each in report.causes if self.sought and (each.stage, str(each.kind)) == self.sought.cause]
+        found = [each for each in report.causes if self.sought and each.stage == self.sought.cause[0]]
+        found.sort(key=lambda each: self.sought is not None and str(each.kind) != self.sought.cause[1])
         return Bisection(
             commit=candidates[0] if is_found else "",
             candidates=tuple(map(self.repository.describe, candidates)),
@@ -500,7 +505,7 @@ def _choose(report: Report, cause: str) -> Sought:
         first = next((report.divergences[each.first] for each in report.causes if each.stage == cause), None)
     if first is not None:
         found = report.causes[first.cause]
-        sought = Sought((found.stage, str(found.kind)), _place(first), str(first.expected))
+        sought = Sought((found.stage, str(found.kind)), _place(first), _items(first))
         return msgspec.structs.replace(sought, places=sought.list_places(report))
     stages = ", ".join(dict.fromkeys(each.stage for each in report.causes))
     raise UserError(f"no divergence in {cause}, but in {stages}", where="cause")

@@ -44,6 +44,8 @@ _SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 The folder may be a stranger's, and Python searches it first until the process has received its parent's path.
 """
+_EXIT: Final = os._exit
+"""The function itself, since another one takes its place while an engine is imported."""
 _changing: Final = threading.Lock()
 _of_thread: Final = threading.local()
 
@@ -424,4 +426,4 @@ def _wait_and_exit(sentinel: int) -> None:
     from multiprocessing.connection import wait
 
     wait([sentinel])
-    os._exit(1)
+    _EXIT(1)

@@ -82,7 +82,6 @@ def test_skipped_commits_leave_several_and_none_of_them_is_named(history):
         (f"HEAD~1 HEAD {ENGINE}", "the good commit .*: DIVERGE match_rules, missing\nfix: give an earlier commit"),
         (f"HEAD~4 HEAD~3 {ENGINE}", "the bad commit .*: AGREE\nfix: give a later commit"),
         (f"HEAD HEAD~1 {ENGINE}", "the good commit .*: is no ancestor of"),
-        (f"HEAD~2 HEAD {ENGINE}", "the good commit .*: has no verdict: .*'mine.py' cannot be imported"),
         (f"HEAD~4 HEAD {ENGINE} --cause limit", "no divergence in limit, but in match_rules"),
         (f"nothing HEAD {ENGINE}", "the good commit nothing: "),
         (f"HEAD~4 HEAD {WORDS}", "expected an engine in the repository"),
@@ -111,8 +110,7 @@ def test_an_interrupted_search_resumes_and_a_slow_commit_is_skipped(tmp_path: Pa
         assert "to resume, run" in running.stderr.read()
     assert running.returncode == 128 + signal.SIGTERM
     assert ["Change 2" in judged[0], "Change 0" in judged[1]] == [True, True]
-    (kept,) = (tmp_path / ".git/kgverify").iterdir()
-    assert [each.name for each in kept.iterdir()] == ["judged.jsonl"]
+    assert [each.suffix for each in (tmp_path / ".git/kgverify").iterdir()] == [".jsonl"]
     found = invoke([*words, "--timeout", "4"], tmp_path)
     assert found.exit_code == 3
     assert re.findall("Change .", found.stderr) == ["Change 1"]
