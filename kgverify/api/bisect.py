@@ -475,13 +475,15 @@ def _judge(job: Job, place: Checkout, cause: str, sought: Sought | None, save: s
         return JudgedCommit(reason=": ".join((verdict, *report.reasons[:1])))
     if verdict is Verdict.AGREE or cause == ANY or save is not None:
         return JudgedCommit(verdict=verdict, likeness=Likeness.NONE if verdict is Verdict.AGREE else Likeness.STEP)
+    if sought is None and cause and not is_recorded and all(each.stage != cause for each in report.causes):
+        report = _compare_in_lockstep(job)
     is_first, sought = sought is None, sought or _choose(report, cause)
     likeness, is_hidden = sought.compare(report), False
     if not equality.lockstep and (likeness is not Likeness.STEP or is_first):
         # Another divergence may come first in each candidate. In lockstep, none hides another.
         shown = Likeness.UNCLEAR
         if sought.in_lockstep and not is_recorded:
-            stepped = verify_job(replace(job, equality=replace(equality, lockstep=True)), judge=_unexplained)
+            stepped = _compare_in_lockstep(job)
             if stepped.lockstep and is_first:
                 sought = msgspec.structs.replace(sought, places=sought.list_places(stepped) or sought.places)
             shown = sought.compare(stepped) if stepped.lockstep else shown
@@ -496,6 +498,10 @@ def _judge(job: Job, place: Checkout, cause: str, sought: Sought | None, save: s
         is_hidden=is_hidden,
         sought=sought if is_first else None,
     )
+
+
+def _compare_in_lockstep(job: Job) -> Report:
+    return verify_job(replace(job, equality=replace(job.equality, lockstep=True)), judge=_unexplained)
 
 
 def _choose(report: Report, cause: str) -> Sought:
