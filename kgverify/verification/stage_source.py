@@ -9,6 +9,7 @@ from kgverify.program.outcomes import Stage
 from kgverify.runs.run import Pipeline
 
 _OF_PIPELINE: Final = {Stage.CORRUPT: "draw", Stage.RANK: "rank", Stage.METRIC: "rank"}
+_OF_KGVERIFY: Final = ("kgverify", "kgreference")
 AUTHORS: Final = ("expand", "find_successors", "resolve", "take_steps", "take_step", "decide_all", "decide", "prove")
 """The methods that an author of an engine writes, each in place of the following ones."""
 
@@ -28,11 +29,10 @@ def _find_function(pipeline: Pipeline, stage: str) -> Any:
     if stage in _OF_PIPELINE:
         return getattr(pipeline, _OF_PIPELINE[Stage(stage)])
     engine: Any = inspect.unwrap(pipeline.engine)  # type: ignore[arg-type]
-    if (stages := getattr(engine, "stages", None)) is not None:
-        return getattr(stages, stage, None)
-    kind = type(engine)
-    made = getattr(kind, "made_of", None)
+    of_stage, kind = getattr(getattr(engine, "stages", None), stage, None), type(engine)
     methods = (inspect.getattr_static(kind, name, None) for name in (stage, *AUTHORS))
     # Methods of an adapter's base class are kgverify's.
-    own = (each for each in methods if not getattr(each, "__module__", "kgverify.").startswith("kgverify."))
-    return made or next(own, None)
+    own = (
+        each for each in (of_stage, *methods) if not getattr(each, "__module__", "kgverify").startswith(_OF_KGVERIFY)
+    )
+    return getattr(kind, "made_of", None) or next(own, of_stage)

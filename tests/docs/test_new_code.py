@@ -35,7 +35,7 @@ def test_a_command_has_a_help_text_for_each_option_a_place_in_a_page_and_a_line_
     missing = [each.name for each in described if each.parse and each.show and not each.parameter.help]
     assert missing == [], f"add them to `Args:` of the docstring in {MODULES[name.split()[0]]}"
     assert re.search(rf"\bkgverify {name}\b", PAGES), f"show `kgverify {name}` in docs/which.md or another page"
-    is_written = re.search("write_json|json_path", read(MODULES[name.split()[0]]))
+    is_written = re.search("write_json|json_path|show_result", read(MODULES[name.split()[0]]))
     without = ENTRIES[name.split()[0]].without_json
     assert is_written or name in without, f"put {name!r} into without_json in kgverify/cli/entries.py"
     assert f"kgverify {name.split()[0]}" in CHANGELOG, f"add a line on `kgverify {name}` to CHANGELOG.md"
