@@ -136,7 +136,7 @@ def test_zsh_completes_commands_options_and_values(command, tmp_path: Path):
     script = install("zsh", tmp_path).read_text()
     faults = re.findall(r"^│ ([a-z][\w-]*) +│", command("diff", "--fault", "list").stdout, re.MULTILINE)
     assert "fact-cap" in faults
-    for word in ("evaluate", "corruptions", "max-autotune", "digests", "tiny", *faults):
+    for word in ("evaluate", "corruptions", "max-autotune", "digests", *faults):
         assert word in script, word
 
 
