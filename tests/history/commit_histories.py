@@ -41,7 +41,7 @@ located(X,Z) :- near(X,Y), near(Y,W), located(W,Z).
 
 
 class Fault(NamedTuple):
-    """A fault: the lines that plant it in an engine, its stage, and words of its condition."""
+    """A fault: the lines that plant it in an engine, its stage, and a pattern of its condition."""
 
     place: str
     code: str
@@ -84,7 +84,8 @@ PADDED_FAULTS = {
         "        fits = self.unifies(goals[state], self.facts[fact])",
         "        state, fact = state[fact < 60], fact[fact < 60]\n        fits = self.unifies(goals[state], self.facts[fact])",
         "match_facts",
-        "the index 60 or more",
+        # The graph has 90 facts of one predicate first: both words describe the same facts.
+        "the index 60 or more|29 or less before the end",
     ),
     "padded-rule": Fault(
         "        fits = self.unifies(goals[state], heads[rule])\n        return state[fits], rule[fits]",
@@ -214,7 +215,7 @@ class History(NamedTuple):
     answers:    the commits that may be named as the first; one, unless the same fault was planted twice
     candidates: the commits of which one is the first, if the commits that are broken leave several
     stage:      the stage of the sought fault
-    condition:  words that the condition must contain
+    condition:  a pattern that the condition must contain
     commits:    all commits, in order
     """
 
