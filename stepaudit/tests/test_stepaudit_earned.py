@@ -117,8 +117,13 @@ def find_least(x: Tensor) -> Tensor:
     return x.amin()
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize(("step", "make"), [(drop_bits, draw), (find_least, draw_bytes)])
+@pytest.mark.parametrize(
+    ("step", "make"),
+    [
+        pytest.param(drop_bits, draw, marks=pytest.mark.deep),
+        pytest.param(find_least, draw_bytes, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_omitted_cast_and_a_step_that_is_compiled_already_are_found(step: object, make: MakeInputs):
     assert audit(step, "default", make).verdict is Verdict.DIVERGE
 

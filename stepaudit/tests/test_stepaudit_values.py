@@ -102,7 +102,7 @@ def shift_differently(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "expected", "found"),
     [
-        pytest.param(turn_differently, "[0, 0]", "[0, 1]", marks=pytest.mark.deep),
+        pytest.param(turn_differently, "[0, 0]", "[0, 1]", marks=pytest.mark.exhaustive),
         pytest.param(shift_differently, "[tensor([[4., 4., 4.]", "[tensor([[6., 6., 6.]", marks=pytest.mark.exhaustive),
     ],
 )

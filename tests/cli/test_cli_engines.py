@@ -37,7 +37,7 @@ def test_each_command_takes_each_pair(folder: Path, line: str, code: int):
     assert done.returncode == code, done.stdout + done.stderr
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_divergence_of_a_pair_is_shrunk_and_replayed_on_the_same_pair(folder: Path):
     done = run_shell(
         f"kgverify diff {' '.join(SMALL)} --save run {OURS} --fault fact-cap || test $? -eq 1;"

@@ -149,7 +149,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for words in (
         f"record --engine reference {TWO} -o expected.h5",
         f"diff --engine reference {TWO} --save run",
-        "diff --mode eager --device cpu --tune slots=8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
+        "diff --mode eager --device cpu --tune slots=8 --queries 1 --corruptions 2 --fault last-fact-lost --save wrong",
         "shrink wrong -o found.kg",
     ):
         run(words, folder)
@@ -175,7 +175,7 @@ def test_a_result_that_nobody_reads_has_its_own_exit_code(tmp_path: Path, pipeli
     assert end(pipeline, tmp_path) == code
 
 
-@pytest.mark.sample(0, deep=16)
+@pytest.mark.sample(0, deep=9)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: str, folder: Path):

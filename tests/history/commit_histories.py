@@ -195,9 +195,9 @@ class State:
         names = "bind, rename, select, unify"
         if self.style == "package":
             return {
-                "prover/__init__.py": f'"""A prover."""\n{version}',
-                "prover/terms.py": unify,
-                "prover/engine.py": f"{before}import kgverify as kv\n\nfrom prover.terms import {names}\n\n\n{engine}",
+                "kinship/__init__.py": f'"""A prover."""\n{version}',
+                "kinship/terms.py": unify,
+                "kinship/engine.py": f"{before}import kgverify as kv\n\nfrom kinship.terms import {names}\n\n\n{engine}",
             }
         if self.is_split:
             return {
@@ -326,7 +326,7 @@ def make_history(folder: Path, seed: int) -> History:
     fault = (PADDED_FAULTS if style == "torch" else FAULTS)[sought]
     engines = {
         "torch": ["--engine", "fast.py:Fast", "--reference", "slow.py:Slow"],
-        "package": ["--engine", "prover.engine:Mine"],
+        "package": ["--engine", "kinship.engine:Mine"],
     }.get(style, ["--engine", "mine.py:Mine"])
     words = [*engines, "--graph", "kin", "--corruptions", "3"]
     if kind in ("two", "hidden", "repaired", "same stage"):

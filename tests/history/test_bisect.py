@@ -125,7 +125,7 @@ def test_the_engine_is_that_of_the_commit_wherever_the_command_runs(tmp_path: Pa
     make_repository(main)
     git(main, "checkout", "-qb", "work")
     commit(main, State("package"))
-    for path in ("prover", "cousins"):
+    for path in ("kinship", "cousins"):
         shutil.rmtree(main / path)
 
     def keep(number: int, faults: set[str], **others: str) -> str:
@@ -142,7 +142,7 @@ def test_the_engine_is_that_of_the_commit_wherever_the_command_runs(tmp_path: Pa
     monkeypatch.chdir(linked / "deep")
     monkeypatch.syspath_prepend(str(linked / "deep/src"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(linked / "deep/src"), os.environ.get("PYTHONPATH", "")]))
-    job = kv.Job(kv.Source(tmp_path / "graph/cousins"), engines=kv.Engines("prover.engine:Mine"))
+    job = kv.Job(kv.Source(tmp_path / "graph/cousins"), engines=kv.Engines("kinship.engine:Mine"))
     result = kv.bisect(job, commits[0], save="run")
     assert result.cause is not None
     assert (result.commit, result.cause.stage) == (commits[2], "match_rules")

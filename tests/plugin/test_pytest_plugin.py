@@ -241,7 +241,7 @@ def test_engines_references_problems_and_graphs_come_from_options_marks_and_call
 @pytest.mark.deep
 def test_a_missing_golden_file_is_written_and_fails_the_test(folder: Path):
     page = (ROOT / "docs" / "over-time.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"<!-- file: test_golden.py -->\n```python\n(.*?)```", page, re.DOTALL)
     (folder / "test_golden.py").write_text(block + "\n\ndef test_nothing(assert_golden):\n    pass\n")
     printed = run_pytest(folder, "test_golden.py").stdout
     assert "2 failed" in printed

@@ -181,7 +181,10 @@ def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderin
 
 @pytest.mark.parametrize(
     "rendering",
-    [pytest.param(each, marks=pytest.mark.exhaustive if each == "html" else pytest.mark.deep) for each in READERS],
+    [
+        pytest.param(each, marks=pytest.mark.exhaustive if each in ("html", "markdown") else pytest.mark.deep)
+        for each in READERS
+    ],
 )
 def test_each_leaf_that_is_stated_changes_the_rendering(renderings: Renderings, rendering: str):
     run = renderings[FILLED[0]]

@@ -123,8 +123,9 @@ def far_apart() -> tuple[kv.KnowledgeGraph, kv.Report]:
     return graph, report_on(graph, "packed-fact-keys", corruptions=0)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("calls", [28, 300])
+@pytest.mark.parametrize(
+    "calls", [pytest.param(28, marks=pytest.mark.deep), pytest.param(300, marks=pytest.mark.exhaustive)]
+)
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     graph, report = far_apart
     shrunk = kv.shrink(report, graph=graph, max_calls=calls)
