@@ -224,10 +224,10 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     left, right = ({item[-3:-1]: item[-1] for item in side} for side in (missing, extra))
     shared = left.keys() & right.keys()
     if shared and stage is not Stage.CLOSE:
-        found = _of_atoms(stage, left[min(shared)], right[min(shared)])
+        first = min(shared)
         # Tapped resolvents do not tell their clauses.
-        is_known = min(shared) != (Origin.NONE, 0)
-        return found if is_known else found._replace(evidence=found.evidence.replace("the same clause", "a clause"))
+        clause = "a clause" if first == (Origin.NONE, 0) else "the same clause"
+        return _of_atoms(stage, left[first], right[first], clause)
     if not shared and (not missing or not extra):
         kind = DifferenceClass.MISSING if missing else DifferenceClass.EXTRA
         num = count_of((missing or extra).total(), "resolvent")
@@ -238,17 +238,17 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     return Finding(*judge_counts(missing.total(), extra.total(), "resolvent"), 0.6)
 
 
-def _of_atoms(stage: Stage, expected: Any, actual: Any) -> Finding:
-    """Compare the atoms that the same clause produced on both sides."""
+def _of_atoms(stage: Stage, expected: Any, actual: Any, clause: str) -> Finding:
+    """Compare the atoms that a clause produced on both sides. clause: its words in the evidence."""
     if canonical(as_goal(expected)) == canonical(as_goal(actual)):
-        return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
+        return Finding(DifferenceClass.RENAMED, f"{clause} gave the same atoms with different variables", 1.0)
     # Padding counted as an atom is extra only if everything else is equal.
     left, right = (sum(atom[0] >= 0 for atom in side) for side in (expected, actual))
     gained = right - left or len(actual) - len(expected)
     if stage is Stage.PRUNE and gained:
         kind = DifferenceClass.EXTRA if gained > 0 else DifferenceClass.MISSING
         return Finding(kind, f"{count_of(abs(gained), 'atom')} {kind.value} after pruning", 0.95)
-    return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
+    return Finding(DifferenceClass.SUBSTITUTED, f"{clause} gave different atoms", 0.95)
 
 
 def _of_limit(stage: Stage, around: Surroundings) -> Finding:
