@@ -33,7 +33,7 @@ LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDi
 
 @functools.cache
 def write_as_object(kind: Any) -> Any:
-    """Return a type like `kind`, in which named tuples are objects, as `kgverify show` writes them."""
+    """Return `kind` with structs in place of named tuples, since `kgverify show` writes these as objects."""
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         fields = [(name, write_as_object(each)) for name, each in typing.get_type_hints(kind).items()]
         return msgspec.defstruct(kind.__name__, fields, namespace={"__doc__": kind.__doc__})
@@ -44,7 +44,7 @@ def write_as_object(kind: Any) -> Any:
 
 
 def make_schema() -> dict[str, Any]:
-    """Return the schema of a report, with those of the other results among its definitions."""
+    """Return the schema of a report. Its definitions include the schemas of the other results."""
     documents = [write_as_object(each) for each in (Derivation, StageLine)]
     _, definitions = msgspec.json.schema_components([*LEADING_ON, NextStep, *documents], ref_template=TEMPLATE)
     for definition in definitions.values():

@@ -45,16 +45,16 @@ SHARE: Final = 1 / 4096
 """The default share of steps that are sampled."""
 
 EVERY: Final = 64
-"""One call in this number is sampled, and more rows of it: the cost is that of a call, and hardly that of its rows."""
+"""One call in this number is sampled, with more of its rows: a sampled call costs time, its rows hardly any."""
 
 MAX_ROWS: Final = 1 << 12
-"""The most sampled rows that wait for the judge. Further ones are dropped and counted."""
+"""The maximum number of sampled rows that wait for the judge. Further rows are dropped and counted."""
 
 MAX_COPIES: Final = 64
-"""The most calls whose rows are still being copied from a GPU."""
+"""The maximum number of calls whose rows are still being copied from a GPU."""
 
 MAX_LINES: Final = 10_000
-"""The most lines of a sampled derivation."""
+"""The maximum number of lines of a sampled derivation."""
 
 CLOSING_SECONDS: Final = 60.0
 """The longest time to wait for the judge at the end."""
@@ -66,7 +66,7 @@ NUM_MEASURED: Final = 16
 """The candidates on which the rounding of scores is measured, before the loop."""
 
 MAX_ERRORS: Final = 100
-"""The most different errors of the watch that are reported."""
+"""The maximum number of different errors of the watch that are reported."""
 
 T = TypeVar("T")
 _Sampled: TypeAlias = tuple[str, Any, int, "_Copies | None"]
@@ -258,7 +258,7 @@ class Watch:
                 self._send()
 
     def _send(self) -> None:
-        """Send waiting samples if the judge is free: about as many as it judges in a second. The lock is held."""
+        """Send the free judge about one second of work from the waiting samples. Call this with the lock held."""
         if self._under_way is not None or not self._waiting or self._processes is None:
             return
         samples = [self._waiting.pop(0)]

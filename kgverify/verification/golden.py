@@ -46,7 +46,7 @@ from kgverify.verification.judgement import make_report
 from kgverify.verification.verify import Verification, prove_candidates, verify
 
 MAX_CANDIDATES: Final = 1 << 19
-"""The most candidates of a golden file, which takes 17 bytes for each: a larger one does not belong into git."""
+"""The maximum number of candidates in a golden file. At 17 bytes each, a larger file does not belong in git."""
 MAX_BYTES: Final = 32 << 20
 NOT_DIGESTED: Final = frozenset(each.name for each in KNOWLEDGE_GRAPH.compared if not each.is_digested)
 """The columns that digests do not count: scores, their sums, and the clauses of resolvents."""
@@ -59,7 +59,7 @@ class GoldenFile(
     """The content of a golden file.
 
     reference:      the engine that wrote the file
-    schema_version: the version of the schema of traces, on which digests depend
+    schema_version: the version of the trace schema; another version gives other digests
     candidates:     a line for each query: its number and its first candidate, and the digests of all its candidates
     """
 

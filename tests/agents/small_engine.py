@@ -1,4 +1,4 @@
-"""A prover in plain Python with a function for each stage of a step, in which faults are planted line by line."""
+"""A prover in plain Python, one function for each stage. The test plants faults in single lines."""
 
 import kgverify as kv
 from kgverify.program.outcomes import GoalKind, Origin

@@ -48,7 +48,7 @@ def tap(name: str, value: Any, count: Any = None) -> Any:
 
     Write one line behind a stage in `TensorEngine.expand`, or in a function that it calls: `x = kv.tap("resolve", x, n)`. The
     line is the same in eager code, under `torch.compile` (also with `fullgraph=True` and CUDA graphs), and in a captured graph.
-    When a step diverges, kgverify repeats it with the taps recorded, and compares the stages with those of the other engine.
+    When a step diverges, kgverify repeats it, records the taps, and compares each stage with the reference's.
 
     Args:
         name: The name of a stage, `"select"` to `"choose"`. It may fire once in a step.
