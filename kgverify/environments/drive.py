@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kgverify.environments.protocol import (
     Acted,
+    ActionSpace,
     Autoreset,
     Called,
     Environment,
@@ -36,15 +37,16 @@ class Plan(NamedTuple):
 class Drive:
     """A run of one environment, recorded row by row; `actions` of one run can drive another.
 
-    names: the name of each number of a group, as the first call showed them
-    taken: the actions of each slot so far, [k, *shape] each
-    dtypes: the float type of each leaf, and of the reward
+    names:  the name of each number of a group, such as `observations`, as the first call showed them
+    dtypes: the type of each of these numbers
+    known:  the optional columns of `Steps` that the environment or its policy told
     """
 
     def __init__(self, environment: Environment, plan: Plan, choose: "Chooser") -> None:
         self.environment, self._plan, self._choose = environment, plan, choose
         self.names: dict[str, list[str]] = {}
-        self.dtypes: dict[str, str] = {}
+        self.dtypes: dict[str, list[str]] = {}
+        self.known = {"reward", "terminated", "truncated"}
         self._calls: list[Rows] = []
         self._num = np.zeros(environment.num_slots, np.int64)
         # A slot whose episode ended: it begins the next one before its next action.
@@ -120,7 +122,9 @@ class Drive:
             values["log_probability"] = as_numbers(acted.log_probability)[:, 0]
         if acted.value is not None:
             values["value"] = as_numbers(acted.value)[:, 0]
-        self._name("action", {"": acted.actions})
+        self.known |= values.keys()
+        self.dtypes |= {name: [str(np.asarray(each).dtype)] for name, each in values.items()}
+        self._name("actions", {"": acted.actions})
         numbers: dict[str, NDArray[np.float64]] = {"actions": as_numbers(acted.actions)}
         if acted.hidden is not None:
             self._name("hidden", acted.hidden)
@@ -150,20 +154,21 @@ class Drive:
     def _numbers(self, observed: Observed) -> dict[str, NDArray[np.float64]]:
         found = {}
         if observed.leaves:
-            self._name("observation", observed.leaves)
+            self._name("observations", observed.leaves)
             found["observations"] = join_leaves(observed.leaves)
         if observed.mask is not None:
-            self._name("mask", {"": observed.mask})
+            self._name("masks", {"": observed.mask})
             found["masks"] = as_numbers(observed.mask)
         if observed.states is not None:
-            self._name("state", observed.states)
+            self._name("states", observed.states)
             found["states"] = join_leaves(observed.states)
         return found
 
-    def _name(self, root: str, leaves: Leaves) -> None:
-        if root not in self.names:
-            self.names[root] = name_numbers(leaves, root)
-            self.dtypes |= {f"{root}.{name}".rstrip("."): str(each.dtype) for name, each in leaves.items()}
+    def _name(self, group: str, leaves: Leaves) -> None:
+        if group not in self.names:
+            parts = {name: name_numbers({name: each}, group.removesuffix("s")) for name, each in leaves.items()}
+            self.names[group] = [name for names in parts.values() for name in names]
+            self.dtypes[group] = [str(leaves[name].dtype) for name, names in parts.items() for _ in names]
 
     def _merge(self, observed: Observed, which: NDArray[np.bool_]) -> None:
         """Take some slots of an observation into the last one."""
@@ -225,10 +230,20 @@ class Follower:
     """The chooser of the side that follows: it takes the leader's actions; a policy of its own only shows its choice.
 
     lockstep: whether to take each action from the leader's state
+    change:   a relative change of the numbers of that state, up or down at random, to see what rounding does
     """
 
-    def __init__(self, leader: Leader, policy: Policy | None = None, *, lockstep: bool = False) -> None:
+    def __init__(
+        self,
+        leader: "Leader | Recorded",
+        policy: Policy | None = None,
+        *,
+        lockstep: bool = False,
+        change: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         self._leader, self._policy, self._lockstep = leader, policy, lockstep
+        self._change, self._draw = change, np.random.default_rng(seed)
 
     def __call__(self, slots: Slots, numbers: NDArray[np.int64], observed: Observed) -> Choice:
         """Return the leader's actions of these slots and numbers."""
@@ -238,8 +253,33 @@ class Follower:
         states = None
         if self._lockstep and at:
             rows = [self._leader.states[slot][number] for slot, number in at]
-            states = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+            states = {name: self._changed(np.array([row[name] for row in rows])) for name in rows[0]}
         return Choice(forced, own, states)
+
+    def _changed(self, values: NDArray[Any]) -> NDArray[Any]:
+        if not self._change or values.dtype.kind != "f":
+            return values
+        signs = self._draw.choice([-1.0, 1.0], values.shape)
+        changed: NDArray[Any] = (values * (1.0 + signs * self._change)).astype(values.dtype)
+        return changed
+
+
+class Recorded:
+    """The actions that were recorded, which drive another environment. states: none, since other processes cannot set them."""
+
+    def __init__(self, columns: Trajectories, space: ActionSpace) -> None:
+        self.states: list[list[Leaves]] = []
+        self.taken: list[list[NDArray[Any]]] = []
+        row, at = 0, 0
+        for num in columns.candidates.num_steps.tolist():
+            actions = []
+            for width in columns.steps.num_actions[row : row + num].tolist():
+                if width:
+                    numbers = columns.actions.number[at : at + width]
+                    actions.append(numbers.astype(space.dtype).reshape(space.shape))
+                at += width
+            self.taken.append(actions)
+            row += num
 
 
 def _rows_of(observed: Observed, slots: Slots) -> Observed:

@@ -71,7 +71,7 @@ class Called(NamedTuple):
     """What a call of `step` returned.
 
     observed:   the observation of each slot: of the next episode if the mode is `same_step` and the episode ended
-    reward:     float64 [n]
+    reward:     [n], of the environment's own type
     terminated: bool [n]
     truncated:  bool [n]
     final:      the observation that ended an episode, in mode `same_step`; None if no slot has one
@@ -79,7 +79,7 @@ class Called(NamedTuple):
     """
 
     observed: Observed
-    reward: NDArray[np.float64]
+    reward: NDArray[Any]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     final: Leaves | None = None

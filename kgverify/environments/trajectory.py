@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.trace.model.columns import select_steps, starts_of
 from kgverify.trace.model.schema import Schema, TraceLevel, column
 
 
@@ -212,6 +213,19 @@ def assemble(seeds: NDArray[np.int64], slots: NDArray[np.int32], calls: Sequence
     per_slot = np.bincount(owner, minlength=len(seeds)).astype(np.uint32)
     start = np.zeros(len(seeds), np.uint32)
     return Trajectories(Slots(seeds, slots, start, per_slot), steps, *(numbers[group] for group in GROUPS))
+
+
+def first_actions(columns: Trajectories, num: int) -> Trajectories:
+    """Return the rows up to the given number of actions in each slot, without a reset that follows the last one."""
+    candidates, steps = columns.candidates, columns.steps
+    is_step = steps.kind == StepKind.STEP
+    owner = np.repeat(np.arange(len(candidates.slot)), candidates.num_steps)
+    taken = np.cumsum(is_step)
+    first = starts_of(candidates.num_steps)[:-1]
+    number = taken - (taken[first] - is_step[first])[owner] if len(owner) else taken
+    kept = np.flatnonzero((number < num) | ((number == num) & is_step))
+    counts = np.bincount(owner[kept], minlength=len(candidates.slot)).astype(np.uint32)
+    return select_steps(columns, kept, ENVIRONMENT)._replace(candidates=candidates._replace(num_steps=counts))
 
 
 def cut_at_actions(columns: Trajectories) -> Trajectories:

@@ -1,0 +1,368 @@
+"""The stage of the first difference of two trajectories, from the rows themselves and those around them."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import Divergence, Level, Value
+from kgverify.environments.trajectory import GROUPS, Stage, StepKind
+from kgverify.program.outcomes import DifferenceClass
+from kgverify.trace.model.columns import starts_of
+
+if TYPE_CHECKING:
+    from kgverify.environments.compare import Side
+
+MOST_SHOWN: Final = 8
+"""The numbers of an observation that a divergence lists."""
+
+MOST_AHEAD: Final = 64
+"""The rows after a difference that are looked at to tell a wrong observation from a wrong state."""
+
+FEWEST_AHEAD: Final = 3
+"""The fewest observations that show a rule."""
+
+NOT_RETURNED: Final = "not returned"
+
+SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated")
+
+
+class RowReader:
+    """A reader of one side's rows.
+
+    first:  int64 [N]  the first row of each candidate
+    slot:   int64 [T]  the slot of each row
+    number: int64 [T]  the number of the row's action in its slot, from 1; a RESET row has that of the action before, or 0
+    """
+
+    def __init__(self, side: "Side") -> None:
+        columns = side.columns
+        self.side, self.steps = side, columns.steps
+        self.first = starts_of(columns.candidates.num_steps)
+        candidate = np.repeat(np.arange(len(columns.candidates.slot)), columns.candidates.num_steps)
+        self.slot = columns.candidates.slot[candidate].astype(np.int64)
+        begins = np.flatnonzero(np.diff(self.slot, prepend=-1))
+        taken = np.cumsum(columns.steps.kind == StepKind.STEP)
+        before = (taken - (columns.steps.kind == StepKind.STEP))[begins]
+        lengths = np.diff(begins, append=len(self.slot))
+        self.number = taken - np.repeat(before, lengths)
+        self._begin_of = dict(zip(self.slot[begins].tolist(), begins.tolist(), strict=True))
+        self._end_of = dict(zip(self.slot[begins].tolist(), (begins + lengths).tolist(), strict=True))
+        self._starts = {group: starts_of(getattr(columns.steps, count)) for group, count in GROUPS.items()}
+
+    def numbers(self, group: str, row: int) -> NDArray[np.float64]:
+        """Return the numbers of a group in a row."""
+        starts = self._starts[group]
+        found: NDArray[np.float64] = getattr(self.side.columns, group).number[starts[row] : starts[row + 1]]
+        return found
+
+    def rows_of(self, slot: int) -> range:
+        """Return the rows of a slot."""
+        return range(self._begin_of[slot], self._end_of[slot])
+
+    def find(self, slot: int, number: int, kind: int) -> int | None:
+        """Return the row of a slot with this number and kind."""
+        rows = self.rows_of(slot)
+        at = rows.start + int(np.searchsorted(self.number[rows.start : rows.stop], number))
+        while at < rows.stop and self.number[at] == number:
+            if self.steps.kind[at] == kind:
+                return at
+            at += 1
+        return None
+
+    def episode_ends(self, row: int) -> bool:
+        """Return whether the row ends an episode."""
+        return bool(self.steps.terminated[row] or self.steps.truncated[row])
+
+    @property
+    def slots(self) -> list[int]:
+        """Every slot."""
+        return list(self._begin_of)
+
+
+class Finding(NamedTuple):
+    """A stage, the names and values that differ, and what the actual values are instead."""
+
+    stage: Stage
+    field: str
+    values: Sequence[Value]
+    kind: DifferenceClass = DifferenceClass.NUMBER
+    evidence: str = ""
+
+
+def locate(divergence: Divergence, expected: RowReader, actual: RowReader) -> Divergence:
+    """Return the divergence with its stage, the names and values that differ, and the number of its action as its step."""
+    row = int(expected.first[divergence.candidate]) + max(0, divergence.step)
+    other = int(actual.first[divergence.candidate]) + max(0, divergence.step)
+    is_within = row < expected.first[divergence.candidate + 1] and other < actual.first[divergence.candidate + 1]
+    if divergence.step < 0 or not is_within:
+        slot, number = _place(divergence, expected, actual, row, other)
+        texts = ("goes on", "ends") if len(expected.slot) > len(actual.slot) else ("ends", "goes on")
+        found = Finding(Stage.AUTORESET, "steps.kind", texts, DifferenceClass.CONTENT)
+    else:
+        slot, number = int(expected.slot[row]), int(expected.number[row])
+        found = _Pair(expected, actual, row, other).find()
+    is_discrete = found.stage in (Stage.END, Stage.AUTORESET, Stage.MASK)
+    seed = int(expected.side.columns.candidates.seed[divergence.candidate])
+    return msgspec.structs.replace(
+        divergence,
+        candidate=slot,
+        atom=f"slot {slot}, seed {seed}",
+        step=number,
+        stage=found.stage.value,
+        field=found.field,
+        expected=found.values[0],
+        actual=found.values[1],
+        kind=found.kind,
+        evidence=found.evidence,
+        confidence=1.0,
+        level=Level.OUTCOME if is_discrete else Level.TOLERANCE,
+    )
+
+
+def _place(divergence: Divergence, expected: RowReader, actual: RowReader, row: int, other: int) -> tuple[int, int]:
+    """Return the slot and the number of the last row before one that only a side has."""
+    reader, at = (expected, row) if row < expected.first[divergence.candidate + 1] else (actual, other)
+    at = min(at, len(reader.slot) - 1)
+    return int(reader.slot[at]), int(reader.number[at])
+
+
+class _Pair:
+    """Two rows that differ: one of each side, of the same number in the same slot."""
+
+    def __init__(self, expected: RowReader, actual: RowReader, row: int, other: int) -> None:
+        self.expected, self.actual, self.row, self.other = expected, actual, row, other
+        self.kind = int(expected.steps.kind[row])
+        self.slot, self.number = int(expected.slot[row]), int(expected.number[row])
+
+    def find(self) -> Finding:
+        """Return the stage of the difference."""
+        if self.kind != int(self.actual.steps.kind[self.other]):
+            texts = [StepKind(kind).name.lower() for kind in (self.kind, int(self.actual.steps.kind[self.other]))]
+            what = (
+                "the episode was over, and no reset followed"
+                if self.kind == StepKind.RESET
+                else "a reset without an end"
+            )
+            return Finding(Stage.AUTORESET, "steps.kind", texts, DifferenceClass.CONTENT, what)
+        if self.kind == StepKind.RESET:
+            return self._find_in_reset()
+        return self._find_in_step()
+
+    def _differs(self, group: str) -> bool:
+        return not _is_same(self.expected.numbers(group, self.row), self.actual.numbers(group, self.other))
+
+    def _find_in_reset(self) -> Finding:
+        begins = Stage.RESET if not self.number else Stage.AUTORESET
+        if self._differs("states"):
+            return self._of_group("states", begins)
+        if self._differs("observations"):
+            # A right state that is shown wrongly.
+            is_state_right = "states" in self.expected.side.names and "states" in self.actual.side.names
+            is_shown = is_state_right or self._is_shown_wrongly()
+            return self._of_group("observations", Stage.OBSERVE if is_shown else begins)
+        return self._of_group("masks", Stage.MASK)
+
+    def _find_in_step(self) -> Finding:
+        for group in ("actions", "hidden"):
+            if self._differs(group):
+                return self._of_group(group, Stage.CHOOSE)
+        differing = [name for name in SCALARS if self._scalars(name)[0] != self._scalars(name)[1]]
+        for name in differing:
+            if name in ("log_probability", "value"):
+                return self._of_scalar(name, Stage.CHOOSE)
+        has_final = [bool(len(side.numbers("observations", row))) for side, row in self._sides]
+        shows_other = self._differs("observations") and all(has_final)
+        if self._differs("states"):
+            return self._of_group("states", Stage.TRANSITION)
+        is_state_known = bool(len(self.expected.numbers("states", self.row)))
+        if shows_other and not is_state_known:
+            found = self._of_group("observations", Stage.TRANSITION)
+            if self._shows_next_episode():
+                return found._replace(
+                    stage=Stage.AUTORESET, evidence="equals the first observation of the next episode"
+                )
+            is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
+            if is_of_other or self._recovers() or self._is_shown_wrongly():
+                found = found._replace(stage=Stage.OBSERVE)
+            if found.stage is Stage.TRANSITION or not differing:
+                return found
+        for name, stage in (("reward", Stage.REWARD), ("terminated", Stage.END), ("truncated", Stage.END)):
+            if name in differing:
+                return self._of_scalar(name, stage)
+        if has_final[0] != has_final[1]:
+            values = [_shorten(reader.numbers("observations", row)) for reader, row in self._sides]
+            what = "the observation that ended the episode was lost" if has_final[0] else ""
+            return Finding(Stage.AUTORESET, "observation", values, DifferenceClass.MISSING, what)
+        if shows_other:
+            if self._shows_next_episode():
+                what = "equals the first observation of the next episode"
+                return self._of_group("observations", Stage.AUTORESET)._replace(evidence=what)
+            return self._of_group("observations", Stage.OBSERVE)
+        return self._of_group("masks", Stage.MASK)
+
+    @property
+    def _sides(self) -> tuple[tuple[RowReader, int], tuple[RowReader, int]]:
+        return (self.expected, self.row), (self.actual, self.other)
+
+    def _scalars(self, name: str) -> tuple[float, float]:
+        left, right = (getattr(reader.steps, name)[row].item() for reader, row in self._sides)
+        return left, right
+
+    def _shows_next_episode(self) -> bool:
+        """Return whether the last observation of an episode is the first one of the next."""
+        reader, row = self.actual, self.other
+        if not reader.episode_ends(row) or row + 1 >= len(reader.slot) or reader.steps.kind[row + 1] != StepKind.RESET:
+            return False
+        return _is_same(reader.numbers("observations", row), reader.numbers("observations", row + 1))
+
+    def _recovers(self) -> bool:
+        """Return whether a later observation of the same episode is right again: then the state was right."""
+        row, other = self.row, self.other
+        for ahead in range(MOST_AHEAD):
+            if self.expected.episode_ends(row + ahead) or self.actual.episode_ends(other + ahead):
+                return False
+            at, there = row + ahead + 1, other + ahead + 1
+            is_over = at >= len(self.expected.slot) or there >= len(self.actual.slot)
+            if is_over or self.expected.slot[at] != self.slot or self.actual.slot[there] != self.slot:
+                return False
+            left, right = self.expected.numbers("observations", at), self.actual.numbers("observations", there)
+            if _is_same(left, right):
+                return True
+        return False
+
+    def _is_shown_wrongly(self) -> bool:
+        """Return whether one rule gives every later observation of this kind of row from the right one: a factor or an offset.
+
+        A wrong state would not keep to it. An offset counts only where resets do not have it, since it may be a place.
+        """
+        rows = [
+            (self.expected.numbers("observations", row), self.actual.numbers("observations", other))
+            for row, other in self._later_rows()
+        ]
+        same_width = [(left, right) for left, right in rows if len(left) == len(right) and len(left)]
+        if len(same_width) < FEWEST_AHEAD:
+            return False
+        left, right = (np.array(each) for each in zip(*same_width, strict=True))
+        is_wrong = (left != right).any(axis=0)
+        left, right = left[:, is_wrong], right[:, is_wrong]
+        varies = np.ptp(left, axis=0) > 0
+        with np.errstate(all="ignore"):
+            factor, offset = right / left, right - left
+        is_scaled = np.ptp(factor, axis=0) <= 1e-4 * np.abs(factor[0])
+        is_moved = np.ptp(offset, axis=0) <= 1e-4 * np.abs(offset[0])
+        explains = is_scaled | is_moved if self.kind == StepKind.STEP else is_scaled
+        return bool(is_wrong.any() and (explains & varies).all())
+
+    def _later_rows(self) -> Iterator[tuple[int, int]]:
+        """Yield the rows of both sides of the same kind from this one on, as long as their kinds agree."""
+        rows, others = self.expected.rows_of(self.slot), self.actual.rows_of(self.slot)
+        for row, other in zip(
+            range(self.row, min(rows.stop, self.row + MOST_AHEAD)), range(self.other, others.stop), strict=False
+        ):
+            kind = self.expected.steps.kind[row]
+            if kind != self.actual.steps.kind[other]:
+                return
+            if kind == self.kind:
+                yield row, other
+
+    def _of_scalar(self, name: str, stage: Stage) -> Finding:
+        left, right = self._scalars(name)
+        values = (left, right) if stage is not Stage.END else (str(bool(left)).lower(), str(bool(right)).lower())
+        kind, evidence = DifferenceClass.NUMBER if stage is not Stage.END else DifferenceClass.OUTCOME, ""
+        if stage is Stage.REWARD:
+            kind, evidence = self._find_scalar(name, right, kind)
+        elif stage is Stage.END:
+            flags = [[bool(self._scalars(each)[side]) for each in ("terminated", "truncated")] for side in (0, 1)]
+            if flags[0] == flags[1][::-1] and flags[0] != flags[1]:
+                evidence = "terminated and truncated are exchanged"
+        return Finding(stage, name, list(map(_render, values)), kind, evidence)
+
+    def _find_scalar(self, name: str, value: float, kind: DifferenceClass) -> tuple[DifferenceClass, str]:
+        """Say where else the expected side has this number: in the step before, or in another slot."""
+        values = getattr(self.expected.steps, name)
+        before = self.row - 1
+        if value == 0:
+            return kind, ""
+        if self.number > 1 and values[before] == value and self.expected.steps.kind[before] == StepKind.STEP:
+            return DifferenceClass.STALE, "equals that of the step before"
+        for slot in self._neighbours():
+            at = self.expected.find(slot, self.number, self.kind)
+            if at is not None and values[at] == value:
+                return DifferenceClass.FOREIGN, f"equals that of slot {slot}"
+        return kind, ""
+
+    def _of_group(self, group: str, stage: Stage) -> Finding:
+        """Return the numbers of a group that differ, and where else the expected side has the actual numbers."""
+        left, right = self.expected.numbers(group, self.row), self.actual.numbers(group, self.other)
+        names = self.expected.side.names.get(group, ())
+        root = group.removesuffix("s")
+        if len(left) != len(right):
+            texts = [f"{len(each):,} numbers" if len(each) else NOT_RETURNED for each in (left, right)]
+            return Finding(stage, root, texts, DifferenceClass.CONTENT)
+        where = np.flatnonzero(~((left == right) | (np.isnan(left) & np.isnan(right))))
+        named = [names[i] if i < len(names) else f"{root}[{i}]" for i in where.tolist()]
+        values = [_list_numbers(named, each[where]) for each in (left, right)]
+        field = named[0] if len(named) == 1 else root
+        kind, evidence = self._find_numbers(group, left, right, where)
+        return Finding(stage, field, values, kind, evidence)
+
+    def _find_numbers(
+        self, group: str, left: NDArray[np.float64], right: NDArray[np.float64], where: NDArray[np.int64]
+    ) -> tuple[DifferenceClass, str]:
+        wrong = right[where]
+        for words, kind, row in self._sources():
+            there = self.expected.numbers(group, row)
+            if len(there) == len(left) and _is_same(there[where], wrong):
+                return kind, f"equals that of {words}"
+        if (
+            len(where) > 1
+            and not _is_same(np.sort(left[where]), left[where])
+            and _is_same(np.sort(left[where]), np.sort(wrong))
+        ):
+            return DifferenceClass.REORDERED, "the same numbers in other places"
+        return DifferenceClass.NUMBER, ""
+
+    def _sources(self) -> Iterator[tuple[str, DifferenceClass, int]]:
+        """Yield the rows of the expected side whose values the actual side may show by mistake, the likeliest first."""
+        rows = self.expected.rows_of(self.slot)
+        if self.row - 1 >= rows.start:
+            yield "the step before", DifferenceClass.STALE, self.row - 1
+        if self.kind == StepKind.RESET and self.number:
+            yield "the first reset", DifferenceClass.STALE, rows.start
+        for slot in self._neighbours():
+            at = self.expected.find(slot, self.number, self.kind)
+            if at is not None:
+                yield f"slot {slot}", DifferenceClass.FOREIGN, at
+
+    def _neighbours(self) -> Sequence[int]:
+        """Return the other slots, the nearest first."""
+        return sorted(
+            (slot for slot in self.expected.slots if slot != self.slot), key=lambda slot: abs(slot - self.slot)
+        )
+
+
+def _is_same(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
+    return np.array_equal(left, right, equal_nan=True)
+
+
+def _render(value: float | str) -> Value:
+    # JSON has neither NaN nor infinity.
+    return value if isinstance(value, str) or np.isfinite(value) else repr(value)
+
+
+def _shorten(numbers: NDArray[np.float64]) -> Value:
+    if not len(numbers):
+        return NOT_RETURNED
+    return ", ".join(f"{number:.9g}" for number in numbers[:MOST_SHOWN].tolist()) + (
+        ", ..." if len(numbers) > MOST_SHOWN else ""
+    )
+
+
+def _list_numbers(names: Sequence[str], numbers: NDArray[np.float64]) -> Value:
+    if len(numbers) == 1:
+        return _render(numbers[0].item())
+    shown = [f"{name} = {number:.9g}" for name, number in zip(names[:MOST_SHOWN], numbers.tolist(), strict=False)]
+    return [*shown, f"... and {len(names) - MOST_SHOWN} more"] if len(names) > MOST_SHOWN else shown
