@@ -14,7 +14,7 @@ from kgverify.comparison.result import Divergence, Level, NearTie, Value
 from kgverify.comparison.step_view import Names, StepView, side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Side
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, expand_rows, select_steps, starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, expand_rows, starts_of
 from kgverify.trace.model.schema import Column, EqualityRule, Schema
 from kgverify.trace.model.trace import Trace
 
@@ -110,8 +110,8 @@ class ColumnComparer:
 
     def _compare_columns(self, candidate: int, row: int, other: int, columns: Sequence[Column]) -> Divergence | None:
         """Return a divergence in the first of some columns in which two steps differ, given their rows."""
-        rows = zip(self._sides, (row, other), strict=True)
-        steps = [select_steps(side, np.array([own]), self.schema) for side, own in rows]
+        readers = self.pair.expected.reader, self.pair.actual.reader
+        steps = [reader.read_steps(own, own + 1) for reader, own in zip(readers, (row, other), strict=True)]
         for each in columns:
             left, right = (self.schema.values(step, each.path) for step in steps)
             if not agree(each, left, right, self.pair.score_tolerance, np.ones(1, np.uint32))[0]:

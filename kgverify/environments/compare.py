@@ -1,7 +1,7 @@
 """Compare two trajectories: rounding is made equal first, then the one comparer of columns finds the first rows that differ."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,87 +9,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import KEPT, Comparer, Options
-from kgverify.comparison.result import Comparison, NearTie
+from kgverify.comparison.result import Comparison, Divergence, NearTie
 from kgverify.environments.locate import RowReader, locate
+from kgverify.environments.side import Side
 from kgverify.environments.trajectory import (
     ENVIRONMENT,
     GROUPS,
     Numbers,
+    StepKind,
     Trajectories,
     cut_at_actions,
 )
 from kgverify.errors import count_of
-from kgverify.program.limits import DeclaredLimits
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, starts_of
-from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.planted_changes import plant_changes
 
 ULPS: Final = 4
 """The units in the last place of the largest value of a number that count as rounding, if no bound was measured."""
 
+MOST_GROWN: Final = 1 << 12
+"""The factor by which a number may exceed the bound if rounding grew: in the step before, it was still within the bound."""
+
 SCALARS: Final = ("reward", "log_probability", "value")
 """The columns of steps that rounding may change."""
 
 BEYOND_MEASURED: Final = 8
-"""How many times the change that one unit in the last place of the state makes counts as rounding."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """A recorded run of an environment.
-
-    names, dtypes: of the numbers of each group
-    known:         the optional columns of `Steps` that it has
-    """
-
-    name: str
-    columns: Trajectories
-    names: Mapping[str, Sequence[str]]
-    dtypes: Mapping[str, Sequence[str]]
-    known: frozenset[str]
-    autoreset: str = ""
-
-    @property
-    def columns_known(self) -> frozenset[str]:
-        """The names of the columns that it has, as in `Trace.fields`."""
-        optional = {name for group in self.names for name in (f"{group}.number", f"steps.{GROUPS[group]}")}
-        optional |= {f"steps.{name}" for name in self.known}
-        required = {each.name for each in ENVIRONMENT.compared if each.is_required}
-        return frozenset(required | optional)
-
-    def as_trace(self) -> Trace:
-        """Return it as a trace in memory; its symbols are the names and types of the numbers."""
-        fields = self.columns_known
-        texts = [
-            f"{name} {dtype}"
-            for group, names in self.names.items()
-            for name, dtype in zip(names, self.dtypes[group], strict=True)
-        ]
-        info = EngineInfo(self.name, mode=self.autoreset, unknown=tuple(sorted(ENVIRONMENT.compared_names - fields)))
-        return Trace(
-            header=Header(info, DeclaredLimits(), PolicyInfo(""), ""),
-            symbols=Symbols(tuple(texts), ()),
-            columns=self.columns,  # type: ignore[arg-type]
-            digests=compute_digests(self.columns, ENVIRONMENT),  # type: ignore[arg-type]
-            rankings=None,
-            facts=None,
-            fact_lines=None,
-            fields=fields,
-            is_complete=True,
-            source="",
-            schema=ENVIRONMENT,
-        )
+"""The factor by which a difference may exceed the change that one unit in the last place of the state makes."""
 
 
 class Rounding(NamedTuple):
-    """The differences that count as rounding: how many numbers, and the largest in units of the bound."""
+    """The differences that count as rounding: how many numbers, and the largest in units of the bound.
+
+    grown: bool [T]  the expected rows that differ by little more than rounding, right after a row that differs by rounding
+    """
 
     num: int
     largest: float
     is_measured: bool
+    grown: NDArray[np.bool_]
 
     def describe(self) -> str:
         """Describe it in words; empty if no number differs by rounding."""
@@ -103,11 +62,13 @@ class Compared(NamedTuple):
     """The result of comparing two sides.
 
     readers: both sides as they were compared, row by row
+    drifts:  the differences of slots in which rounding grew step by step; they are not divergences
     """
 
     comparison: Comparison
     rounding: Rounding
     readers: tuple[RowReader, RowReader]
+    drifts: tuple[Divergence, ...] = ()
 
 
 def compare_sides(
@@ -135,8 +96,19 @@ def compare_sides(
     found = comparer.compare()
     found = msgspec.structs.replace(found, self_test=plant_changes([comparer]), notes=())
     readers = RowReader(left), RowReader(right)
-    divergences = tuple(locate(each, *readers) for each in found.divergences)
-    return Compared(msgspec.structs.replace(found, divergences=divergences, near_ties=tuple(ties)), rounding, readers)
+    first = readers[0].first
+    drifting = [
+        not lockstep and each.step >= 0 and rounding.grown[first[each.candidate] + each.step]
+        for each in found.divergences
+    ]
+    located = [locate(each, *readers) for each in found.divergences]
+    divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
+    return Compared(
+        msgspec.structs.replace(found, divergences=divergences, near_ties=tuple(ties)),
+        rounding,
+        readers,
+        tuple(each for each, drifts in zip(located, drifting, strict=True) if drifts),
+    )
 
 
 def _without_symbols(side: Side, lacking: frozenset[str]) -> Trace:
@@ -189,6 +161,11 @@ def _adopt_rounded(
     columns: Any = actual.columns
     pairs = [_pair(expected.columns, side.columns) for side in (actual, *perturbed)]
     num, largest = 0, 0.0
+    is_rounded, is_beyond = (np.zeros(len(expected.columns.steps.kind), np.bool_) for _ in range(2))
+    owners = {
+        group: np.repeat(np.arange(len(is_rounded)), getattr(expected.columns.steps, count))
+        for group, count in GROUPS.items()
+    }
     for path in (*(f"steps.{name}" for name in SCALARS), *(f"{group}.number" for group in expected.names)):
         group = path.removesuffix(".number")
         bound = _bound_rounding(expected, actual, path, tolerance)
@@ -204,11 +181,33 @@ def _adopt_rounded(
         with np.errstate(invalid="ignore"):
             apart = np.abs(right[other] - left[at])
             close = (apart > 0) & (apart <= bound[at])
+            is_far = ~(apart <= MOST_GROWN * bound[at])
         num += int(close.sum())
         largest = max(largest, float((apart[close] / bound[at][close]).max(initial=0.0)))
+        rows = at if group == path else owners[group][at]
+        is_rounded[rows[close]] = True
+        is_beyond[rows[is_far]] = True
         right[other[close]] = left[at[close]]
         columns = ENVIRONMENT.replaced(columns, path, right)
-    return replace(actual, columns=columns), Rounding(num, largest, bool(perturbed))
+    after = np.concatenate(([False], is_rounded[:-1])) if len(is_rounded) else is_rounded
+    grown = (
+        after
+        & (expected.columns.steps.kind == StepKind.STEP)
+        & ~is_beyond
+        & ~_has_other_flags(expected, actual, pairs[0])
+    )
+    return replace(actual, columns=columns), Rounding(num, largest, bool(perturbed), grown)
+
+
+def _has_other_flags(expected: Side, actual: Side, pairs: _Pairs) -> NDArray[np.bool_]:
+    """Return the expected rows in which anything but a number differs: bool [T]."""
+    differs = np.zeros(len(expected.columns.steps.kind), np.bool_)
+    for name in ("kind", "terminated", "truncated", *GROUPS.values()):
+        one, two = (
+            getattr(side.columns.steps, name)[rows] for side, rows in zip((expected, actual), pairs.rows, strict=True)
+        )
+        differs[pairs.rows[0][one != two]] = True
+    return differs
 
 
 def _bound_rounding(expected: Side, actual: Side, path: str, tolerance: float | None) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ Slots = NDArray[np.int64]
 
 
 class Plan(NamedTuple):
-    """What is driven.
+    """The seeds and the number of actions of a run.
 
     seeds: int64 [N]  the seed of each slot
     num_steps: the actions of each slot

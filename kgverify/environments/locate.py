@@ -1,25 +1,26 @@
 """The stage of the first difference of two trajectories, from the rows themselves and those around them."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Divergence, Level, Value
+from kgverify.environments.side import Side
 from kgverify.environments.trajectory import GROUPS, Stage, StepKind
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.trace.model.columns import starts_of
-
-if TYPE_CHECKING:
-    from kgverify.environments.compare import Side
 
 MOST_SHOWN: Final = 8
 """The numbers of an observation that a divergence lists."""
 
 MOST_AHEAD: Final = 64
 """The rows after a difference that are looked at to tell a wrong observation from a wrong state."""
+
+MOST_APART: Final = 4
+"""The distance of the slots whose values the actual side may show by mistake."""
 
 FEWEST_AHEAD: Final = 3
 """The fewest observations that show a rule."""
@@ -37,7 +38,7 @@ class RowReader:
     number: int64 [T]  the number of the row's action in its slot, from 1; a RESET row has that of the action before, or 0
     """
 
-    def __init__(self, side: "Side") -> None:
+    def __init__(self, side: Side) -> None:
         columns = side.columns
         self.side, self.steps = side, columns.steps
         self.first = starts_of(columns.candidates.num_steps)
@@ -76,10 +77,9 @@ class RowReader:
         """Return whether the row ends an episode."""
         return bool(self.steps.terminated[row] or self.steps.truncated[row])
 
-    @property
-    def slots(self) -> list[int]:
-        """Every slot."""
-        return list(self._begin_of)
+    def has(self, slot: int) -> bool:
+        """Return whether it has this slot."""
+        return slot in self._begin_of
 
 
 class Finding(NamedTuple):
@@ -154,9 +154,14 @@ class _Pair:
     def _differs(self, group: str) -> bool:
         return not _is_same(self.expected.numbers(group, self.row), self.actual.numbers(group, self.other))
 
+    def _states_differ(self) -> bool:
+        """Return whether both sides show their state, and the states differ; a row that ends an episode has none."""
+        has_both = all(len(reader.numbers("states", row)) for reader, row in self._sides)
+        return has_both and self._differs("states")
+
     def _find_in_reset(self) -> Finding:
         begins = Stage.RESET if not self.number else Stage.AUTORESET
-        if self._differs("states"):
+        if self._states_differ():
             return self._of_group("states", begins)
         if self._differs("observations"):
             # A right state that is shown wrongly.
@@ -175,9 +180,9 @@ class _Pair:
                 return self._of_scalar(name, Stage.CHOOSE)
         has_final = [bool(len(side.numbers("observations", row))) for side, row in self._sides]
         shows_other = self._differs("observations") and all(has_final)
-        if self._differs("states"):
+        if self._states_differ():
             return self._of_group("states", Stage.TRANSITION)
-        is_state_known = bool(len(self.expected.numbers("states", self.row)))
+        is_state_known = all(len(reader.numbers("states", row)) for reader, row in self._sides)
         if shows_other and not is_state_known:
             found = self._of_group("observations", Stage.TRANSITION)
             if self._shows_next_episode():
@@ -338,10 +343,9 @@ class _Pair:
                 yield f"slot {slot}", DifferenceClass.FOREIGN, at
 
     def _neighbours(self) -> Sequence[int]:
-        """Return the other slots, the nearest first."""
-        return sorted(
-            (slot for slot in self.expected.slots if slot != self.slot), key=lambda slot: abs(slot - self.slot)
-        )
+        """Return the nearest other slots, and the first one."""
+        near = [self.slot + sign * apart for apart in range(1, MOST_APART + 1) for sign in (-1, 1)]
+        return [slot for slot in dict.fromkeys((*near, 0)) if slot != self.slot and self.expected.has(slot)]
 
 
 def _is_same(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:

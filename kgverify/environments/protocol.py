@@ -1,4 +1,4 @@
-"""What kgverify drives: a vectorised environment of some slots, behind one small interface, wherever it comes from."""
+"""The interface of a vectorised environment, behind which kgverify drives any of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ Leaves = Mapping[str, NDArray[Any]]
 
 
 class Autoreset(StrEnum):
-    """What a vectorised environment does with a slot whose episode ended, in Gymnasium's words.
+    """The treatment of a slot whose episode ended, in Gymnasium's words.
 
     same_step: the call that ends it also begins the next one, and returns its observation; the last one is apart
     next_step: the next call begins it, and ignores the action
@@ -45,7 +45,7 @@ class ActionSpace:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether the numbers of an action are whole."""
+        """True if the numbers of an action are whole."""
         return self.dtype.kind in "iub"
 
     @classmethod
@@ -68,7 +68,7 @@ class Observed(NamedTuple):
 
 
 class Called(NamedTuple):
-    """What a call of `step` returned.
+    """The values that a call of `step` returned.
 
     observed:   the observation of each slot: of the next episode if the mode is `same_step` and the episode ended
     reward:     [n], of the environment's own type

@@ -60,7 +60,7 @@ class Slots(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What each call returned to each slot. The numbers of a RESET row are 0, except the observation and the mask.
+    """The values that each call returned to each slot. The numbers of a RESET row are 0, except the observation and the mask.
 
     kind:            uint8   [T]  a `StepKind`
     num_actions:     uint32  [T]  numbers of the action

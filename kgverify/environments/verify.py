@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import Minimum, advise_minimum, parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.environments.compare import Compared, Side, compare_sides, eps_of
+from kgverify.environments.compare import Compared, compare_sides, eps_of
 from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
 from kgverify.environments.protocol import (
     Acted,
@@ -25,8 +25,9 @@ from kgverify.environments.protocol import (
     flatten,
 )
 from kgverify.environments.report import EnvironmentInfo, EnvironmentReport
+from kgverify.environments.side import Side
 from kgverify.environments.trajectory import StepKind, Trajectories, first_actions
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.progress import Phase, silent_phase
 from kgverify.trace.model.columns import are_equal
 
@@ -53,7 +54,7 @@ Open: TypeAlias = Callable[[int], Environment]
 
 @dataclass(frozen=True)
 class Comparing:
-    """What is compared, and how.
+    """The size of a comparison, and the rules of it.
 
     slots, steps, seed: the slots, the actions of each, and the seed of the first slot; the others count up from it
     policies:  the policy that leads, and the one of the actual side, which only shows its choice; None for random actions
@@ -241,6 +242,17 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
             notes.append(text)
         else:
             reasons.append(Code.NOT_DETERMINISTIC.mark(text))
+    if found.drifts:
+        drifted = min(found.drifts, key=lambda each: each.step)
+        text = (
+            f"rounding grows in {count_of(len(found.drifts), 'slot')}, first in {drifted.atom} at step {drifted.step}"
+            f" ({drifted.field}), and what follows was not compared:"
+            " declare a state that can be set on both sides, or a tolerance"
+        )
+        if comparison.divergences:
+            notes.append(text)
+        else:
+            reasons.append(Code.DRIFT.mark(text))
     if not comparison.divergences:
         reasons += _list_missing(sides, comparing.minimum)
     if not any(side.truncated for side in sides):

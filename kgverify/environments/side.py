@@ -1,0 +1,58 @@
+"""One side of a comparison: a recorded run of an environment, in memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kgverify.environments.trajectory import ENVIRONMENT, GROUPS, Trajectories
+from kgverify.program.limits import DeclaredLimits
+from kgverify.program.program import Symbols
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class Side:
+    """A recorded run of an environment.
+
+    names, dtypes: of the numbers of each group
+    known:         the optional columns of `Steps` that it has
+    """
+
+    name: str
+    columns: Trajectories
+    names: Mapping[str, Sequence[str]]
+    dtypes: Mapping[str, Sequence[str]]
+    known: frozenset[str]
+    autoreset: str = ""
+
+    @property
+    def columns_known(self) -> frozenset[str]:
+        """The names of the columns that it has, as in `Trace.fields`."""
+        optional = {name for group in self.names for name in (f"{group}.number", f"steps.{GROUPS[group]}")}
+        optional |= {f"steps.{name}" for name in self.known}
+        required = {each.name for each in ENVIRONMENT.compared if each.is_required}
+        return frozenset(required | optional)
+
+    def as_trace(self) -> Trace:
+        """Return it as a trace in memory; its symbols are the names and types of the numbers."""
+        fields = self.columns_known
+        texts = [
+            f"{name} {dtype}"
+            for group, names in self.names.items()
+            for name, dtype in zip(names, self.dtypes[group], strict=True)
+        ]
+        info = EngineInfo(self.name, mode=self.autoreset, unknown=tuple(sorted(ENVIRONMENT.compared_names - fields)))
+        return Trace(
+            header=Header(info, DeclaredLimits(), PolicyInfo(""), ""),
+            symbols=Symbols(tuple(texts), ()),
+            columns=self.columns,  # type: ignore[arg-type]
+            digests=compute_digests(self.columns, ENVIRONMENT),  # type: ignore[arg-type]
+            rankings=None,
+            facts=None,
+            fact_lines=None,
+            fields=fields,
+            is_complete=True,
+            source="",
+            schema=ENVIRONMENT,
+        )
