@@ -163,7 +163,7 @@ class _Runner:
             seeds, steps = np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps
         else:
             seeds = recorded.columns.candidates.seed
-            steps = int(np.bincount(_owners(recorded.columns), minlength=len(seeds)).min(initial=0))
+            steps = min(np.bincount(_owners(recorded.columns), minlength=len(seeds)).tolist(), default=0)
         self._plan = Plan(seeds, steps)
         spaces = [side.actions for side in opened if isinstance(side, Environment)]
         if any(space.shape != spaces[0].shape or space.is_discrete != spaces[0].is_discrete for space in spaces):
