@@ -13,7 +13,7 @@ from kgverify.environments.trajectory import StepKind
 MOST_BEFORE: Final = 3
 """The maximum number of rows shown before a difference."""
 
-MOST_NUMBERS: Final = 4
+MOST_NUMBERS: Final = 8
 """The maximum number of numbers of a group that are shown of each row."""
 
 MOST_WINDOWS: Final = 20
@@ -34,21 +34,41 @@ class Row(msgspec.Struct, frozen=True):
     actual: tuple[str, ...]
 
     @property
-    def differs(self) -> bool:
-        """Whether a cell differs."""
-        return self.expected != self.actual
+    def sides(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The cells of both sides with their roles, or those that both have, with an empty role."""
+        if self.expected == self.actual:
+            return (("", self.expected),)
+        return ("expected", self.expected), ("actual", self.actual)
 
 
 class Window(msgspec.Struct, frozen=True):
     """The rows before a difference and the row that differs, which is the last one.
 
     divergence: the index of the divergence in its report
-    columns:    the names of the cells: numbers that differ come first among those of an observation, a state or a mask
+    columns:    the names of the cells: of an observation, a state or a mask only numbers that differ, if there are any
     """
 
     divergence: int
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def heads(self) -> list[tuple[str, str]]:
+        """A title for each side of each row, with its role: `step 11 expected`."""
+        return [(f"step {row.step} {role}".strip(), role) for row in self.rows for role, _ in row.sides]
+
+    @property
+    def lines(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """A line for each column: its name, and a cell for each of `heads`, with its role if it differs from the other side."""
+        lines = []
+        for at, name in enumerate(("call", *self.columns)):
+            line = []
+            for row in self.rows:
+                texts = [(role, (row.call, *cells)[at] if cells else "") for role, cells in row.sides]
+                differs = len({text for _, text in texts}) > 1
+                line += [(text, role if differs else "") for role, text in texts]
+            lines.append((name, line))
+        return lines
 
 
 def show_rows(index: int, raw: Divergence, readers: tuple[RowReader, RowReader]) -> Window:
@@ -98,10 +118,14 @@ def _choose_numbers(
 ) -> Iterator[_Column]:
     """Yield the numbers of a group that differ, or the first ones of an action or an observation."""
     names = readers[0].side.names.get(group, ())
-    left, right = (reader.numbers(group, row) for reader, row in zip(readers, rows, strict=True)) if is_within else ((), ())
+    left, right = (
+        (reader.numbers(group, row) for reader, row in zip(readers, rows, strict=True)) if is_within else ((), ())
+    )
     differing = []
     if len(left) == len(right):
-        differing = np.flatnonzero(~((left == right) | (np.isnan(left) & np.isnan(right)))).tolist() if len(left) else []
+        differing = (
+            np.flatnonzero(~((left == right) | (np.isnan(left) & np.isnan(right)))).tolist() if len(left) else []
+        )
     shown = differing or ([*range(len(names))] if group in ("actions", "observations") else [])
     yield from ((names[i] if i < len(names) else f"{group}[{i}]", group, i) for i in shown[:MOST_NUMBERS])
 

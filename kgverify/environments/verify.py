@@ -13,6 +13,7 @@ from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import Minimum, advise_minimum, parse_minimum
 from kgverify.comparison.result import Verdict
 from kgverify.environments.compare import Compared, compare_sides, eps_of
+from kgverify.environments.content import EnvironmentInfo
 from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
 from kgverify.environments.protocol import (
     Acted,
@@ -24,7 +25,7 @@ from kgverify.environments.protocol import (
     RandomPolicy,
     flatten,
 )
-from kgverify.environments.report import EnvironmentInfo, EnvironmentReport
+from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.side import Side
 from kgverify.environments.trajectory import StepKind, Trajectories, first_actions
 from kgverify.errors import UserError, count_of
@@ -277,6 +278,7 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         seed=comparing.seed,
         minimum=dict(comparing.minimum),
         self_test=comparison.self_test,
+        windows=found.windows,
     )
 
 
