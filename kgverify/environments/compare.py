@@ -65,6 +65,7 @@ class Compared(NamedTuple):
     readers: both sides as they were compared, row by row
     drifts:  the differences of slots in which rounding grew step by step; they are not divergences
     windows: the rows around the first divergences
+    sides:   both sides as they were recorded
     """
 
     comparison: Comparison
@@ -72,6 +73,7 @@ class Compared(NamedTuple):
     readers: tuple[RowReader, RowReader]
     drifts: tuple[Divergence, ...] = ()
     windows: tuple[Window, ...] = ()
+    sides: tuple[Side, ...] = ()
 
 
 def compare_sides(
@@ -115,6 +117,7 @@ def compare_sides(
         readers,
         tuple(each for each, drifts in zip(located, drifting, strict=True) if drifts),
         tuple(show_rows(i, kept[i], readers) for i in order),
+        (expected, actual),
     )
 
 

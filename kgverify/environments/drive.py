@@ -1,5 +1,6 @@
 """Drive environments with the same actions, slot by slot, and record what they return as rows that do not depend on autoreset."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from kgverify.environments.protocol import (
     name_numbers,
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
+from kgverify.errors import UserError
 
 Slots = NDArray[np.int64]
 
@@ -274,6 +276,12 @@ class Recorded:
         for num in columns.candidates.num_steps.tolist():
             actions = []
             for width in columns.steps.num_actions[row : row + num].tolist():
+                if width and width != math.prod(space.shape):
+                    raise UserError(
+                        f"the recorded actions have {width} numbers, expected {math.prod(space.shape)}",
+                        where="actions",
+                        fix="give an environment that takes the same actions",
+                    )
                 if width:
                     numbers = columns.actions.number[at : at + width]
                     actions.append(numbers.astype(space.dtype).reshape(space.shape))
