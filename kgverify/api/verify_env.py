@@ -195,5 +195,6 @@ def record_side(environment: Any, path: Path, comparing: Comparing, phase: Phase
 
 def _open(given: Any) -> Open | Side:
     if isinstance(given, Path) or (isinstance(given, str) and (given.endswith(".h5") or Path(given).exists())):
-        return Side.read(given)
+        side = Side.read(given)
+        return replace(side, name=f"{side.name} in {given}")
     return partial(open_environment, given)
