@@ -1,4 +1,4 @@
-"""`kgverify.verify_env` and `kgverify.record_env`: compare two environments, and record one."""
+"""`kgverify.verify_env` and `kgverify.freeze_env`: compare two environments, and record one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,8 +18,8 @@ from kgverify.environments.verify import (
     GivenActions,
     Open,
     compare_environments,
+    freeze_environment,
     parse_evidence,
-    record_environment,
 )
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
@@ -50,7 +50,7 @@ def verify_env(
     Args:
         expected: The environment to compare with; or its name, `"gymnasium:ID"`, `"module:name"` or `"file.py:name"`; or
             `kgverify.EnvironmentSpec(...)`, which declares what legitimately differs; or the path of a trace that
-            `kgverify.record_env` wrote, whose actions the other side takes.
+            `kgverify.freeze_env` wrote, whose actions the other side takes.
         actual: The environment under test, given in the same way.
         slots: Number of slots: the environments of a batch.
         steps: Number of actions of each slot.
@@ -103,7 +103,7 @@ def verify_env(
 
 
 @checked
-def record_env(
+def freeze_env(
     environment: Any,
     path: str | Path,
     *,
@@ -132,7 +132,7 @@ def record_env(
 
     Example:
         >>> import kgverify as kv
-        >>> path = kv.record_env("gymnasium:CartPole-v1", "cartpole.h5", slots=4, steps=50)
+        >>> path = kv.freeze_env("gymnasium:CartPole-v1", "cartpole.h5", slots=4, steps=50)
         >>> kv.verify_env(path, "gymnasium:CartPole-v1").verdict.value
         'AGREE'
     """
@@ -185,11 +185,11 @@ def compare_sides_of(
 
 
 def record_side(environment: Any, path: Path, comparing: Comparing, phase: Phase = silent_phase) -> Path:
-    """Record what an environment returns; see `record_env`."""
+    """Record what an environment returns; see `freeze_env`."""
     opened = _open(environment)
     if isinstance(opened, Side):
         raise UserError("it is already recorded", where=str(environment), fix="give an environment")
-    record_environment(opened, comparing, phase).write(path)
+    freeze_environment(opened, comparing, phase).write(path)
     return path
 
 
