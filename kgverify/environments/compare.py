@@ -135,7 +135,7 @@ def _keep(side: Side, known: frozenset[str]) -> Side:
             columns = columns._replace(steps=columns.steps._replace(**{count: zeros}), **{group: Numbers(np.zeros(0))})
     zeroed = {
         name: np.zeros_like(getattr(columns.steps, name))
-        for name in ("log_probability", "value")
+        for name in ("log_probability", "value", "overwritten")
         if f"steps.{name}" not in known
     }
     names = {group: names for group, names in side.names.items() if f"{group}.number" in known}
