@@ -260,8 +260,9 @@ class _Check:
         }  # fmt: skip
         training = Training(self._buffer, theirs, recorded, algorithm, policy, evaluate, self.find_unit)
         for stage in training.list_stages():
-            last = self._divergences[-1] if self._divergences else None
-            if last is not None and last.candidate < 0 and stage.minibatch != last.step:
+            # Without an explanation, a later step may show the mistake more clearly.
+            last = next((each for each in self._divergences if each.candidate < 0 and each.confidence), None)
+            if last is not None and stage.minibatch != last.step:
                 self._not_compared["later minibatches"] = f"minibatch {last.step} differs"
                 break
             self.judge(stage)
@@ -293,7 +294,8 @@ class _Check:
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         values = float(shown[index]), float(actual[name][index])
         why = _explain(expected, bounds, actual, differs, stage.mistakes())
-        evidence = f"differs by {abs(values[1] - values[0]):.3g}, bound {float(bounds[name][index]):.2g}; {why}"
+        size = f"differs by {abs(values[1] - values[0]):.3g}, bound {float(bounds[name][index]):.2g}"
+        evidence = f"{size}; {why or 'no known mistake gives these numbers'}"
         slot, step, place, field = -1, stage.minibatch, f"minibatch {stage.minibatch}", name
         if step is None:
             (step, slot), place = index, f"slot {index[1]}, step {index[0]}"
@@ -301,12 +303,13 @@ class _Check:
             field = f"{name}[{', '.join(map(str, index))}]"
         self._divergences.append(Divergence(
             candidate=slot, atom=place, query=-1, side="", step=step, stage=Stage(stage.name), field=field,
-            level=Level.TOLERANCE, expected=values[0], actual=values[1], kind=DifferenceClass.NUMBER, evidence=evidence,
+            level=Level.TOLERANCE, expected=values[0], actual=values[1], kind=DifferenceClass.NUMBER,
+            evidence=evidence, confidence=float(bool(why)),
         ))  # fmt: skip
 
 
 def _explain(expected: Any, bounds: Any, actual: Any, differs: Any, mistakes: Iterable[tuple[str, Any]]) -> str:
-    """Return the mistakes that give all of their numbers; otherwise, those that give the numbers that differ."""
+    """Return the mistakes that give all of their numbers; otherwise, those that give the differing ones; or empty."""
     found: dict[bool, list[str]] = {True: [], False: []}
     for words, values in mistakes:
         is_right = is_part = True
@@ -322,7 +325,7 @@ def _explain(expected: Any, bounds: Any, actual: Any, differs: Any, mistakes: It
     for is_right, what in ((True, "equals the one computed"), (False, "the numbers that differ equal those computed")):
         if found[is_right]:
             return f"{what} {' or '.join(found[is_right][:MOST_EXPLANATIONS])}"
-    return "no known mistake gives these numbers"
+    return ""
 
 
 def _name_type(value: Any) -> str:
