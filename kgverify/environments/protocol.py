@@ -1,7 +1,7 @@
 """The interface of a vectorised environment, behind which kgverify drives any of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -125,8 +125,11 @@ class Environment(ABC):
 MOST_LEAVES: Final = 10_000
 
 
-def flatten(value: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a nested observation in the order of their names; tensors become arrays of their own memory."""
+def flatten(value: Any, name: str = "", convert: Callable[[Any], Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of a nested observation in the order of their names.
+
+    convert: the function that converts each; by default, tensors become arrays that share no memory with them
+    """
     items: Any = None
     if isinstance(value, Mapping) or hasattr(value, "keys"):
         items = sorted((str(key), value[key]) for key in value.keys())  # noqa: SIM118 - a TensorDict iterates over rows
@@ -135,10 +138,10 @@ def flatten(value: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(value, tuple):
         items = [(str(number), each) for number, each in enumerate(value)]
     if items is None:
-        yield name, to_array(value)
+        yield name, (convert or to_array)(value)
         return
     for key, each in items:
-        yield from flatten(each, f"{name}.{key}" if name else key)
+        yield from flatten(each, f"{name}.{key}" if name else key, convert)
 
 
 def to_array(value: Any) -> NDArray[Any]:
@@ -170,6 +173,13 @@ def name_numbers(leaves: Leaves, root: str) -> list[str]:
         indices = [np.unravel_index(i % max(1, size), shape) for i in range(numbers)]
         names += [f"{whole}[{', '.join(str(int(i)) for i in index)}]" for index in indices]
     return names
+
+
+def describe_numbers(group: str, leaves: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the name and the type of each number of a group, such as `observations`, given its arrays or tensors."""
+    parts = {name: name_numbers({name: to_array(each[:1])}, group.removesuffix("s")) for name, each in leaves.items()}
+    types = [str(leaves[name].dtype).removeprefix("torch.") for name, names in parts.items() for _ in names]
+    return [name for names in parts.values() for name in names], types
 
 
 def check_rows(leaves: Leaves, num_slots: int, where: str) -> None:
