@@ -104,6 +104,13 @@ class EnvironmentRecorder:
             self._open(call)
         self._add(call)
 
+    def flush(self) -> None:
+        """Wait until every row so far has been passed to the writers, which commit every few seconds."""
+        if self._rows is not None:
+            self._send()
+        while self._jobs:
+            self._jobs.popleft().result()
+
     def close(self) -> None:
         """Write the rest. The traces appear at their paths."""
         self.__exit__(None)
@@ -115,11 +122,7 @@ class EnvironmentRecorder:
         with self._pool:
             if self._waiting:
                 self._open({})
-            if self._rows is not None:
-                self._send()
-            for job in self._jobs:
-                job.result()
-        self._jobs.clear()
+            self.flush()
         for writer in self._writers:
             writer.__exit__(kind, *error)
 
