@@ -12,6 +12,7 @@ from kgverify.api.fuzz import fuzz as fuzz
 from kgverify.api.golden import golden as golden
 from kgverify.api.open_trace import open_trace as open_trace
 from kgverify.api.record import record as record
+from kgverify.environments.recording import record_env as record_env
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify

@@ -16,8 +16,8 @@ from kgverify.environments.protocol import (
     Leaves,
     Observed,
     Policy,
+    describe_numbers,
     join_leaves,
-    name_numbers,
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
 from kgverify.errors import UserError
@@ -172,9 +172,7 @@ class Drive:
 
     def _name(self, group: str, leaves: Leaves) -> None:
         if group not in self.names:
-            parts = {name: name_numbers({name: each}, group.removesuffix("s")) for name, each in leaves.items()}
-            self.names[group] = [name for names in parts.values() for name in names]
-            self.dtypes[group] = [str(leaves[name].dtype) for name, names in parts.items() for _ in names]
+            self.names[group], self.dtypes[group] = describe_numbers(group, leaves)
 
     def _merge(self, observed: Observed, which: NDArray[np.bool_]) -> None:
         """Take some slots of an observation into the last one."""
