@@ -36,6 +36,7 @@ class RowReader:
     first:  int64 [N]  the first row of each candidate
     slot:   int64 [T]  the slot of each row
     number: int64 [T]  the number of the row's action in its slot, from 1; a RESET row has that of the action before, or 0
+    starts: the first number of each row, by group, and the number of all: int64 [T + 1]
     """
 
     def __init__(self, side: Side) -> None:
@@ -51,11 +52,11 @@ class RowReader:
         self.number = taken - np.repeat(before, lengths)
         self._begin_of = dict(zip(self.slot[begins].tolist(), begins.tolist(), strict=True))
         self._end_of = dict(zip(self.slot[begins].tolist(), (begins + lengths).tolist(), strict=True))
-        self._starts = {group: starts_of(getattr(columns.steps, count)) for group, count in GROUPS.items()}
+        self.starts = {group: starts_of(getattr(columns.steps, count)) for group, count in GROUPS.items()}
 
     def numbers(self, group: str, row: int) -> NDArray[np.float64]:
         """Return the numbers of a group in a row."""
-        starts = self._starts[group]
+        starts = self.starts[group]
         found: NDArray[np.float64] = getattr(self.side.columns, group).number[starts[row] : starts[row + 1]]
         return found
 
@@ -82,6 +83,11 @@ class RowReader:
         return slot in self._begin_of
 
 
+def locate_rows(expected: RowReader, actual: RowReader, row: int, other: int) -> "Finding":
+    """Return the stage of the difference of two rows, one of each side."""
+    return _Pair(expected, actual, row, other).find()
+
+
 class Finding(NamedTuple):
     """A stage, the names and values that differ, and what the actual values are instead."""
 
@@ -103,7 +109,7 @@ def locate(divergence: Divergence, expected: RowReader, actual: RowReader) -> Di
         found = Finding(Stage.AUTORESET, "steps.kind", texts, DifferenceClass.CONTENT)
     else:
         slot, number = int(expected.slot[row]), int(expected.number[row])
-        found = _Pair(expected, actual, row, other).find()
+        found = locate_rows(expected, actual, row, other)
     is_discrete = found.stage in (Stage.END, Stage.AUTORESET, Stage.MASK)
     seed = int(expected.side.columns.candidates.seed[divergence.candidate])
     return msgspec.structs.replace(

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import Minimum, advise_minimum, parse_minimum
 from kgverify.comparison.result import Verdict
+from kgverify.environments.causes import describe_causes
 from kgverify.environments.compare import Compared, compare_sides, eps_of
 from kgverify.environments.content import EnvironmentInfo
 from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
@@ -162,7 +164,11 @@ def compare_environments(
     UserError for environments that cannot take the same actions.
     """
     ran, found = _run_and_compare(expected, actual, comparing, phase)
-    return judge(ran, found, comparing), found
+    report = judge(ran, found, comparing)
+    if report.divergences:
+        divergences, causes = describe_causes(found, lockstep=ran.lockstep)
+        report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
+    return report, found
 
 
 def _run_and_compare(
