@@ -1,0 +1,51 @@
+"""The environments with planted faults: right versions agree with Gymnasium's, and each fault shows."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("gymnasium")
+pytest.importorskip("torchrl")
+
+from gymnasium.vector import AutoresetMode
+
+from benchmarks.environments.cartpole import CartPole
+from benchmarks.environments.faults import FAULTS, STAGES, Fault, make_carts, make_grids
+from benchmarks.environments.gridworld import GridWorld
+from benchmarks.environments.play import list_differences, play
+
+NUM_SLOTS = 32
+NUM_STEPS = 200
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize(
+    "kind, make, judged", [("cartpole", make_carts, CartPole), ("gridworld", make_grids, GridWorld)]
+)
+def test_a_batched_environment_equals_one_environment_run_often(
+    kind: str, make: Any, judged: Any, mode: AutoresetMode
+) -> None:
+    expected, actions = play(kind, make(NUM_SLOTS, mode), NUM_SLOTS, 60)
+    actual, _ = play(kind, judged(NUM_SLOTS, autoreset_mode=mode), NUM_SLOTS, 60, actions=actions)
+    assert any(step["truncated"].any() for step in expected[1:])
+    assert list_differences(expected, actual) == []
+
+
+def test_the_table_has_ten_faults_for_each_of_four_environments() -> None:
+    assert Counter(fault.environment for fault in FAULTS) == dict.fromkeys(
+        ("prover", "cartpole", "gridworld", "lander"), 10
+    )
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {fault.stage for fault in FAULTS} <= set(STAGES)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_a_fault_shows_and_the_right_side_repeats_itself(fault: Fault) -> None:
+    expected, actions = play(fault.environment, fault.right(NUM_SLOTS), NUM_SLOTS, NUM_STEPS)
+    again, _ = play(fault.environment, fault.right(NUM_SLOTS), NUM_SLOTS, NUM_STEPS, actions=actions)
+    actual, _ = play(fault.environment, fault.wrong(NUM_SLOTS), NUM_SLOTS, NUM_STEPS, actions=actions)
+    assert list_differences(expected, again) == []
+    assert list_differences(expected, actual) != []
