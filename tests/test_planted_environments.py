@@ -14,6 +14,8 @@ from gymnasium.vector import AutoresetMode
 from benchmarks.environments.cartpole import CartPole
 from benchmarks.environments.faults import FAULTS, STAGES, Fault, make_carts, make_grids
 from benchmarks.environments.gridworld import GridWorld
+from benchmarks.environments.history import HISTORY, HistoricalDefect
+from benchmarks.environments.learning import find_difference, list_rows
 from benchmarks.environments.play import list_differences, play
 
 NUM_SLOTS = 32
@@ -49,3 +51,18 @@ def test_a_fault_shows_and_the_right_side_repeats_itself(fault: Fault) -> None:
     actual, _ = play(fault.environment, fault.wrong(NUM_SLOTS), NUM_SLOTS, NUM_STEPS, actions=actions)
     assert list_differences(expected, again) == []
     assert list_differences(expected, actual) != []
+
+
+def test_the_history_has_seven_rows() -> None:
+    assert {defect.row for defect in HISTORY} == set(range(1, 8))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("defect", HISTORY, ids=[defect.name for defect in HISTORY])
+def test_a_historical_defect_shows_in_the_training_or_in_its_environment(defect: HistoricalDefect) -> None:
+    right, wrong = defect.right(), defect.wrong()
+    expected, actual = (list_rows(training.run()) for training in (right, wrong))
+    assert find_difference(expected, list_rows(defect.right().run())) is None
+    played, actions = play("prover", right.environment, NUM_SLOTS, 30)
+    changed, _ = play("prover", wrong.environment, NUM_SLOTS, 30, actions=actions)
+    assert find_difference(expected, actual) or list_differences(played, changed)

@@ -227,10 +227,14 @@ class Prover:
 
     def pay(self, before: ProverState, after: ProverState, ended: Tensor) -> Tensor:
         """Return 1 for a proof of a true query, -1 for a proof of a false one, plus the change of the potential."""
-        sign = torch.where(after.is_true, 1.0, -1.0).to(self.dtype)
-        success = torch.where(self.is_proved(after), sign, torch.zeros_like(sign))
-        next_potential = torch.where(ended, torch.zeros_like(sign), self.potential(after))
-        return success + DISCOUNT * next_potential - self.potential(before)
+        potential = self.potential(after)
+        next_potential = torch.where(ended, torch.zeros_like(potential), potential)
+        return self.succeed(after) + DISCOUNT * next_potential - self.potential(before)
+
+    def succeed(self, state: ProverState) -> Tensor:
+        """Return the reward of a proof, and 0 where there is none."""
+        sign = torch.where(state.is_true, 1.0, -1.0).to(self.dtype)
+        return torch.where(self.is_proved(state), sign, torch.zeros_like(sign))
 
     def recycle(self, state: ProverState, done: Tensor) -> ProverState:
         """Give the next query to the slots that are done."""
