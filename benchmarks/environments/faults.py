@@ -26,7 +26,7 @@ from benchmarks.environments.prover import MAX_ATOMS, MAX_DEPTH, Prover, ProverS
 
 STAGES: Final = ("reset", "observe", "mask", "choose", "transition", "reward", "end", "autoreset")
 Make = Callable[[int], Any]
-"""Makes an environment of so many slots."""
+"""Makes an environment with the given number of slots."""
 
 
 class Fault(NamedTuple):

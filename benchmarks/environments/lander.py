@@ -1,6 +1,6 @@
 """A lander in one dimension, as a torchrl environment of N slots with continuous thrust.
 
-A vehicle is to come to rest at the origin. Wind and starts are drawn from a key for each slot and from counters; the
+A vehicle has to stop at the origin. Wind and starts are drawn from a key for each slot and from counters; the
 environment holds its state, and a partial reset replaces the slots of the mask `_reset`.
 """
 

@@ -144,7 +144,7 @@ class Minibatch(NamedTuple):
 
 
 Terms = dict[str, Tensor]
-"""What one minibatch gave: `loss.policy`, `loss.value`, `loss.entropy`, `gradient.NAME` and `update.NAME`."""
+"""The terms of one minibatch: `loss.policy`, `loss.value`, `loss.entropy`, `gradient.NAME` and `update.NAME`."""
 
 
 class Ppo:

@@ -232,7 +232,7 @@ class Prover:
         return self.succeed(after) + DISCOUNT * next_potential - self.potential(before)
 
     def succeed(self, state: ProverState) -> Tensor:
-        """Return the reward of a proof, and 0 where there is none."""
+        """Return the reward of a proof, and 0 elsewhere."""
         sign = torch.where(state.is_true, 1.0, -1.0).to(self.dtype)
         return torch.where(self.is_proved(state), sign, torch.zeros_like(sign))
 
