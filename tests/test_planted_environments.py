@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from benchmarks.environments.faults import FAULTS, STAGES, Fault, make_carts, ma
 from benchmarks.environments.gridworld import GridWorld
 from benchmarks.environments.history import HISTORY, HistoricalDefect
 from benchmarks.environments.learning import find_difference, list_rows
+from benchmarks.environments.pairs import PAIRS
 from benchmarks.environments.play import list_differences, play
 
 NUM_SLOTS = 32
@@ -66,3 +68,17 @@ def test_a_historical_defect_shows_in_the_training_or_in_its_environment(defect:
     played, actions = play("prover", right.environment, NUM_SLOTS, 30)
     changed, _ = play("prover", wrong.environment, NUM_SLOTS, 30, actions=actions)
     assert find_difference(expected, actual) or list_differences(played, changed)
+
+
+@pytest.mark.parametrize("name", ["float32-float64 TensorCartPole", "float32-float64 Prover"])
+def test_a_pair_of_precisions_differs_by_rounding_only(name: str) -> None:
+    (pair,) = (pair for pair in PAIRS if pair.name == name)
+    kind = "prover" if "Prover" in name else "cartpole tensors"
+    expected, actions = play(kind, pair.left(NUM_SLOTS), NUM_SLOTS, 40)
+    actual, _ = play(kind, pair.right(NUM_SLOTS), NUM_SLOTS, 40, actions=actions)
+    assert list_differences(expected, actual) != []
+    assert all(
+        np.allclose(step[column], other[column], rtol=0, atol=1e-5)
+        for step, other in zip(expected, actual, strict=True)
+        for column in step
+    )

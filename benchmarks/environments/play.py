@@ -70,7 +70,9 @@ def play_gymnasium(environment: VectorEnv[Any, Any, Any], num_slots: int, seed: 
             outcome |= _list_finals(info["final_obs"], info["_final_obs"])
         if environment.metadata["autoreset_mode"] is AutoresetMode.DISABLED and done.any():
             outcome |= _flatten("last", observation)
-            observation, _ = environment.reset(options={"reset_mask": done})
+            observation, started = environment.reset(options={"reset_mask": done})
+            if "action_mask" in started:
+                info = {**info, "action_mask": np.where(done[:, None], started["action_mask"], info["action_mask"])}
 
 
 def play_torchrl(environment: EnvBase, num_slots: int, seed: int) -> Iterator[Columns]:
@@ -91,6 +93,7 @@ def play_torchrl(environment: EnvBase, num_slots: int, seed: int) -> Iterator[Co
 PLAYERS: Final = {
     "prover": play_tensors,
     "cartpole": play_gymnasium,
+    "cartpole tensors": play_tensors,
     "gridworld": play_gymnasium,
     "lander": play_torchrl,
 }
