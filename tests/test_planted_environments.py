@@ -16,9 +16,10 @@ from benchmarks.environments.cartpole import CartPole
 from benchmarks.environments.faults import FAULTS, STAGES, Fault, make_carts, make_grids
 from benchmarks.environments.gridworld import GridWorld
 from benchmarks.environments.history import HISTORY, HistoricalDefect
-from benchmarks.environments.learning import find_difference, list_rows
+from benchmarks.environments.learning import Buffer, find_difference, list_rows
 from benchmarks.environments.pairs import PAIRS
 from benchmarks.environments.play import list_differences, play
+from benchmarks.environments.update_faults import TERMS, UPDATE_FAULTS, UpdateFault, make_buffer
 
 NUM_SLOTS = 32
 NUM_STEPS = 200
@@ -82,3 +83,28 @@ def test_a_pair_of_precisions_differs_by_rounding_only(name: str) -> None:
         for step, other in zip(expected, actual, strict=True)
         for column in step
     )
+
+
+@pytest.fixture(scope="module")
+def buffer() -> Buffer:
+    return make_buffer()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("fault", UPDATE_FAULTS, ids=[fault.name for fault in UPDATE_FAULTS])
+def test_the_first_difference_of_an_update_holds_the_true_term_and_no_term_before_it(
+    fault: UpdateFault, buffer: Buffer
+) -> None:
+    expected, again, actual = (
+        list_rows([(buffer, make().update(buffer))]) for make in (fault.right, fault.right, fault.wrong)
+    )
+    assert find_difference(expected, again) is None
+    difference = find_difference(expected, actual)
+    assert difference
+    columns = {name for name in difference[1] if name.startswith(TERMS)}
+    if "rows" in difference[1]:
+        assert fault.term == "update"
+        return
+    assert any(name.startswith(fault.term) for name in columns)
+    earlier = TERMS[: TERMS.index(fault.term)]
+    assert not any(name.startswith(earlier) for name in columns)

@@ -132,7 +132,7 @@ class Settings(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Rows of a flat buffer, with their advantages and returns."""
+    """Rows of a flat buffer, with their numbers, advantages and targets of the values."""
 
     observation: dict[str, Tensor]
     mask: Tensor
@@ -141,10 +141,12 @@ class Minibatch(NamedTuple):
     value: Tensor
     advantage: Tensor
     target: Tensor
+    row: Tensor
 
 
 Terms = dict[str, Tensor]
-"""The terms of one minibatch: `loss.policy`, `loss.value`, `loss.entropy`, `gradient.NAME` and `update.NAME`."""
+"""The terms of one minibatch: `rows` int64 [M] of the flat buffer, `loss.policy`, `loss.value`, `loss.entropy`,
+`gradient.NAME` as the optimizer gets it, and `update.NAME`, the weights after the step."""
 
 
 class Ppo:
@@ -173,13 +175,17 @@ class Ppo:
         """Return [T, N]; no credit crosses the end of an episode."""
         discount, decay = self.settings.discount, self.settings.trace_decay
         change = buffer.reward + discount * self.next_values(buffer) - buffer.value
-        goes_on = ~(buffer.terminated | buffer.truncated)
+        goes_on = self.list_running(buffer)
         advantages = torch.zeros_like(change)
         carried = torch.zeros_like(change[0])
         for step in reversed(range(len(change))):
             carried = change[step] + discount * decay * goes_on[step] * carried
             advantages[step] = carried
         return advantages
+
+    def list_running(self, buffer: Buffer) -> Tensor:
+        """Return bool [T, N], whether the episode goes on after each step."""
+        return ~(buffer.terminated | buffer.truncated)
 
     def targets(self, buffer: Buffer, advantages: Tensor) -> Tensor:
         """Return [T, N], what the values are fitted to."""
@@ -248,10 +254,14 @@ class Ppo:
             + self.settings.value_weight * losses["loss.value"]
             + self.settings.entropy_weight * losses["loss.entropy"]
         )
-        self.optimizer.zero_grad()
+        self.forget_gradients()
         (loss * LOSS_SCALE).backward()
         self.unscale()
         self.clip_gradients()
+
+    def forget_gradients(self) -> None:
+        """Drop the gradients of the minibatch before."""
+        self.optimizer.zero_grad()
 
     def unscale(self) -> None:
         """Divide the gradients by the scale of the loss."""
@@ -264,21 +274,21 @@ class Ppo:
         nn.utils.clip_grad_norm_(self.list_trained(), self.settings.max_norm)
 
     def apply(self) -> None:
-        """Decay the weights that are trained, as AdamW does, and take a step of Adam."""
-        self.decay(self.list_trained())
+        """Decay weights as AdamW does, and take a step of Adam."""
+        with torch.no_grad():
+            for parameter in self.list_decayed():
+                parameter.mul_(1 - self.settings.learning_rate * self.settings.weight_decay)
         self.optimizer.step()
 
-    def decay(self, parameters: list[nn.Parameter]) -> None:
-        """Shrink the parameters."""
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.mul_(1 - self.settings.learning_rate * self.settings.weight_decay)
+    def list_decayed(self) -> list[nn.Parameter]:
+        """Return the parameters whose weights decay."""
+        return self.list_trained()
 
     def flatten(self, buffer: Buffer, advantages: Tensor, targets: Tensor) -> Minibatch:
         """Return all rows of a buffer as one minibatch."""
         columns = (buffer.mask, buffer.action, buffer.log_probability, buffer.value, advantages, targets)
         observation = {name: column.flatten(0, 1) for name, column in buffer.observation.items()}
-        return Minibatch(observation, *(column.flatten(0, 1) for column in columns))
+        return Minibatch(observation, *(column.flatten(0, 1) for column in columns), torch.arange(advantages.numel()))
 
     def update(self, buffer: Buffer) -> list[Terms]:
         """Train on a buffer; return its `advantage` and `target`, and then the terms of each minibatch."""
@@ -293,7 +303,8 @@ class Ppo:
             gradients = {f"gradient.{name}": each.grad.clone() for name, each in named.items() if each.grad is not None}
             self.apply()
             weights = {f"update.{name}": each.detach().clone() for name, each in named.items()}
-            terms.append({**{name: loss.detach() for name, loss in losses.items()}, **gradients, **weights})
+            losses = {name: loss.detach() for name, loss in losses.items()}
+            terms.append({"rows": batch.row, **losses, **gradients, **weights})
         self.num_updates += 1
         return terms
 
