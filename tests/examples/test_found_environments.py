@@ -32,7 +32,7 @@ for path in sys.argv[1:]:
 
 def name_versions(path: Path) -> list[str]:
     """Return the packages and versions that the first line of a script names."""
-    return re.findall(r"([a-z-]+ \d+(?:\.\d+)+)", path.read_text(encoding="utf-8").partition(": ")[0])
+    return re.findall(r"([a-z0-9-]+ \d+(?:\.\d+)+)", path.read_text(encoding="utf-8").partition(": ")[0])
 
 
 def list_obstacles(path: Path) -> list[str]:

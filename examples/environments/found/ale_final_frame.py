@@ -2,7 +2,8 @@
 
 Expected: the newest frame of the final observation is the screen in which the episode ended, as from `gym.make`.
 Found: `PreprocessedEnv::step` leaves its loop at the end of the episode before it copies the screen. The newest frame
-repeats the one before, in all autoreset modes; an agent that bootstraps at a time limit does so from it.
+repeats the one before, in all autoreset modes; an agent that bootstraps at a time limit does so from it. AtariPreprocessing
+of gymnasium 1.4.0, which the class follows, also leaves its loop early; AtariEnv does not.
 """
 
 import sys
