@@ -1,5 +1,6 @@
 """torchrl 0.14.1: with `frame_skip`, the end of one slot of a vectorized environment drops frames of all others.
 
+Known: foreseen in the review of pytorch/rl#1519.
 Expected: each slot takes `frame_skip` frames in a step, unless its own episode ends; SerialEnv of the same environments
 does so.
 Found: `read_done` says to stop if `done.any()`, for all slots at once.
