@@ -80,7 +80,6 @@ REFUSED = [
     ("fuzz --seconds 0s", "--seconds", "expected a time"),
     ("fuzz --seconds 1.5h", "--seconds", "expected a time"),
     ("fuzz --seconds 1m1h", "--seconds", "expected a time"),
-    ("fuzz --known nothing.toml", "nothing.toml", "cannot be read"),
     ("show none.h5 --step 1", "--step", "--candidate"),
     ("show text", "text", ""),
     ("show trace.h5 --candidate 0 --step -1", "", "found -1"),

@@ -131,10 +131,7 @@ OTHERS = {
     "trace check damaged.h5": (1, {"state": "damaged", "num_candidates": 0}),
     "trace check shards": (0, {"state": "whole", "num_candidates": 22}),
     "FUZZ --examples 20": (0, {"num_problems": 20, "num_differing": 0, "divergences.#": 0}),
-    "FUZZ --examples 20 --fault last-fact-lost --known known.toml": (
-        0,
-        {"divergences.#": 1, "divergences.0.stage": "match_facts", "divergences.0.is_new": False},
-    ),
+    "FUZZ --examples 20 --fault last-fact-lost": (1, {"divergences.#": 1, "divergences.0.stage": "match_facts"}),
     "FUZZ --examples 4 --minimum proved=1000": (3, {"num_problems": 4, "divergences.#": 0}),
     "FUZZ --examples 10 --engine reference --dialect sets.toml": (0, {"num_problems": 10, "divergences.#": 0}),
     "dialect --engine reference --examples 5 -o proposed.toml": (
