@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.codes import Code
 from kgverify.comparison.classify import Finding, group_causes
-from kgverify.comparison.comparable import MemorySource, Rebuilds
+from kgverify.comparison.comparable import MemorySource
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import advise_minimum
 from kgverify.comparison.rankings import compare_rankings
@@ -89,7 +89,7 @@ def compare_ranks(
     else:
         found, graph = _place_beside(sources, files, trace, graph), None
     report = _judge(found, equality, graph)
-    return RecordedComparison(report, (MemorySource(found.traces[0]), MemorySource(found.traces[1])), Rebuilds())
+    return RecordedComparison(report, (MemorySource(found.traces[0]), MemorySource(found.traces[1])))
 
 
 class Placed(NamedTuple):

@@ -86,7 +86,6 @@ TRACES = {
     "diff deep.h5 faulty_deep.h5": (
         "DIVERGE 22, 18 diverge: 0.1 resolve substituted; MRR 0.8750 -> 0.4722; proved 5 -> 18"
     ),
-    "diff compact.h5 actual.h5": "AGREE 22; MRR 0.8750; proved 5",
     "diff expected.h5 shards": "AGREE 22; MRR 0.8750; proved 5",
     "diff expected.h5 seeded.h5": "INCONCLUSIVE 12, 20 diverge: 1 corrupt substituted; MRR 0.8750; proved 5",
     "diff expected.h5 sets.h5": "INCONCLUSIVE 22; MRR 0.8750; proved 5",
