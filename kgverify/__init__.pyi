@@ -12,7 +12,6 @@ from kgverify.api.fuzz import fuzz as fuzz
 from kgverify.api.golden import golden as golden
 from kgverify.api.open_trace import open_trace as open_trace
 from kgverify.api.record import record as record
-from kgverify.environments.recording import record_env as record_env
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify
@@ -37,6 +36,7 @@ from kgverify.environments.algorithms import PPO as PPO
 from kgverify.environments.algorithms import SGD as SGD
 from kgverify.environments.algorithms import Adam as Adam
 from kgverify.environments.algorithms import Reinforce as Reinforce
+from kgverify.environments.recording import record_env as record_env
 from kgverify.environments.verify_update import verify_update as verify_update
 from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph

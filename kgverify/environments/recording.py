@@ -161,13 +161,17 @@ class EnvironmentRecorder:
         from kgverify.torch.trajectory_rows import Column, Plan, RowRecorder
 
         num = self._num_slots
-        self._seeds = np.arange(num) + self._seeds if isinstance(self._seeds, int) else np.asarray(self._seeds, np.int64)
+        self._seeds = (
+            np.arange(num) + self._seeds if isinstance(self._seeds, int) else np.asarray(self._seeds, np.int64)
+        )
         check_rows({"seeds": self._seeds}, num, str(self._path))
         drawn = np.random.default_rng(0).permutation(num)[: max(1, round(self._share * num))]
         self._chosen = np.sort(drawn)
         known = frozenset(_DTYPES.keys() & call.keys())
         self._names = {group: self._names[group] for group in GROUPS if group in self._names}
-        empty = Side(self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value).as_trace()
+        empty = Side(
+            self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value
+        ).as_trace()
         digests = self._path.with_suffix(f".digests{self._path.suffix}")
         for path, level in ((digests, TraceLevel.DIGESTS), (self._path, TraceLevel.STEPS)):
             storage = Storage(level, shard_steps=1 << 24, shard_bytes=_SHARD_BYTES)
@@ -275,7 +279,9 @@ def record_env(
     """
     check_known(autoreset, tuple(Autoreset), "mode", "autoreset")
     if not 0 < share <= 1:
-        raise UserError(f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.0625")
+        raise UserError(
+            f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.0625"
+        )
     return EnvironmentRecorder(Path(path), seeds, share, Autoreset(autoreset), name)
 
 

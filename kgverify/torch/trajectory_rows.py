@@ -139,9 +139,13 @@ def _write(call: Mapping[str, Any], plan: Plan, ended: Tensor, chosen: Tensor, b
             cells.append(value)
             state = _fold(state, _bits_of(value) if is_float else value.long())
             if group:
-                sums = torch.where(groups[group].has, groups[group].hashes, 0) if group in groups else zeros[:, 0].long()
+                sums = (
+                    torch.where(groups[group].has, groups[group].hashes, 0) if group in groups else zeros[:, 0].long()
+                )
                 state = _fold(state, sums)
-        tables = [groups[name].numbers if name in groups else zeros.expand(-1, num) for name, num in plan.widths.items()]
+        tables = [
+            groups[name].numbers if name in groups else zeros.expand(-1, num) for name, num in plan.widths.items()
+        ]
         block.present[number].copy_(present)
         block.digests[number].copy_(state)
         block.rows[number].copy_(torch.cat([each[chosen] for each in (torch.stack(cells, 1), *tables)], 1))

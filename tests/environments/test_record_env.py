@@ -50,7 +50,9 @@ def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     monkeypatch.setattr(recording, "NUM_CALLS", 7)
     run_loop(tmp_path / "run.h5", mode)
     side = read_side(tmp_path / "run.h5")
-    num = int(np.bincount(np.repeat(np.arange(SLOTS), side.columns.candidates.num_steps)[side.columns.steps.kind == 1]).min())
+    num = int(
+        np.bincount(np.repeat(np.arange(SLOTS), side.columns.candidates.num_steps)[side.columns.steps.kind == 1]).min()
+    )
     recorded = first_actions(side.columns, num)
     adapter = WalkAdapter(mode, SLOTS)
     drive = Drive(adapter, Plan(np.arange(SLOTS) + 3, num), Follower(Recorded(recorded, adapter.actions)))
@@ -58,7 +60,10 @@ def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     steps = expected.steps._replace(value=recorded.steps.value)
     assert are_equal(expected._replace(steps=steps), recorded)
     assert (side.columns.steps.terminated.any(), side.columns.steps.truncated.any()) == (True, True)
-    assert (side.names, side.dtypes) == ({n: drive.names[n] for n in side.names}, {n: drive.dtypes[n] for n in side.dtypes})
+    assert (side.names, side.dtypes) == (
+        {n: drive.names[n] for n in side.names},
+        {n: drive.dtypes[n] for n in side.dtypes},
+    )
 
 
 def test_the_digests_of_the_device_are_those_of_the_columns_and_cover_every_slot(tmp_path: Path):
