@@ -1,7 +1,8 @@
 """Drive environments with the same actions, slot by slot, and record what they return as rows that do not depend on autoreset."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,16 +112,12 @@ class Drive:
             self._record(np.flatnonzero(ends & acts & self._is_open), StepKind.RESET, begun)
             return
         if environment.autoreset is Autoreset.NEXT_STEP:
-            self._record(np.flatnonzero(was_ended & self._is_open), StepKind.RESET, self._last)
+            self._record(np.flatnonzero(was_ended & self._is_open), StepKind.RESET, self._last, _scalars_of(called))
         self._ended = ends & ~was_ended
 
     def _record_steps(self, slots: Slots, acted: Acted, called: Called, ends: NDArray[np.bool_]) -> None:
         """Record what the call returned to the slots that acted; the end of an episode has the observation that ended it."""
-        values = {
-            "reward": called.reward[slots],
-            "terminated": called.terminated[slots],
-            "truncated": called.truncated[slots],
-        }
+        values = {name: each[slots] for name, each in _scalars_of(called).items()}
         if acted.log_probability is not None:
             values["log_probability"] = as_numbers(acted.log_probability)[:, 0]
         if acted.value is not None:
@@ -152,9 +149,17 @@ class Drive:
             yield ends & has_final, Observed(called.final)
         yield ends & ~has_final, Observed({})
 
-    def _record(self, slots: Slots, kind: StepKind, observed: Observed) -> None:
+    def _record(
+        self,
+        slots: Slots,
+        kind: StepKind,
+        observed: Observed,
+        scalars: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
         if len(slots):
-            values = {} if observed.overwritten is None else {"overwritten": observed.overwritten[slots]}
+            values = {name: each[slots] for name, each in scalars.items()}
+            if observed.overwritten is not None:
+                values["overwritten"] = observed.overwritten[slots]
             self._calls.append(Rows(slots, kind, values, self._numbers(_rows_of(observed, slots))))
 
     def _numbers(self, observed: Observed) -> dict[str, NDArray[np.float64]]:
@@ -290,6 +295,10 @@ class Recorded:
                 at += width
             self.taken.append(actions)
             row += num
+
+
+def _scalars_of(called: Called) -> dict[str, NDArray[Any]]:
+    return {"reward": called.reward, "terminated": called.terminated, "truncated": called.truncated}
 
 
 def _rows_of(observed: Observed, slots: Slots) -> Observed:
