@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -189,6 +190,7 @@ class _Own(TensorCounter):
     """A counter that begins the next episode itself, and tells the last observation in its info."""
 
     autoreset = "same_step"
+    final = "final_obs"
 
     def step(self, state, action):
         state, reward, terminated, truncated = super().step(state, action)
@@ -199,15 +201,52 @@ class _Own(TensorCounter):
             merged,
             reward,
             ends,
-            {"terminated": terminated, "truncated": truncated, "final_obs": self.observe(state)},
+            {"terminated": terminated, "truncated": truncated, self.final: self.observe(state)},
         )
 
 
-def test_a_batched_environment_may_reset_itself():
+@pytest.mark.parametrize("final", ["final_obs", "final_observation"])
+def test_a_batched_environment_may_reset_itself(final):
     expected, leader, _ = drive(EnvironmentSpec(SingleCounter, seeds="slot"))
-    rows, _, _ = drive(_Own, leader)
+    rows, _, _ = drive(type("Own", (_Own,), {"final": final}), leader)
     assert expected.steps.terminated.any()
     assert_same_rows(expected._replace(states=rows.states), rows, {"num_states"})
+
+
+class _TensorVector:
+    """A vectorised environment on tensors with the interface of Gymnasium, as simulators on devices have it."""
+
+    metadata: ClassVar = {}
+    single_action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def reset(self, *, seed=None, options=None):
+        return {"policy": torch.full((self.num_envs, 2), float(seed))}, {}
+
+    def step(self, action):
+        assert action.dtype == torch.float32
+        flags = torch.zeros(self.num_envs, dtype=torch.bool)
+        return {"policy": action * 2}, action[:, 0], flags, flags, {}
+
+
+def test_a_vector_environment_on_tensors_takes_tensors():
+    environment = open_environment(EnvironmentSpec(_TensorVector, autoreset="same_step", seeds="run"), 3)
+    assert environment.reset(np.array([4, 9, 2])).leaves["policy"].tolist() == [[4, 4]] * 3
+    called = environment.step(np.full((3, 2), 0.5))
+    assert called.observed.leaves["policy"].tolist() == [[1, 1]] * 3
+    assert called.reward.tolist() == [0.5] * 3
+
+
+def test_an_environment_is_loaded_from_a_file(tmp_path):
+    file = tmp_path / "counting.py"
+    file.write_text("from counters import SingleCounter as Counting\n")
+    environment = open_environment(f"{file}:Counting", 2)
+    assert environment.num_slots == 2
+    with pytest.raises(UserError, match="has no 'Countin'") as raised:
+        open_environment(f"{file}:Countin", 2)
+    assert raised.value.fix == "did you mean 'Counting'?"
 
 
 SPACES = [
@@ -256,7 +295,7 @@ def test_a_space_of_other_actions_is_refused(space):
         (lambda: 7, "without reset and step"),
         (lambda one, two: 7, "it takes one, two"),
         ("CartPole", "cannot make the object"),
-        ("gymnasium:CartPole-v77", "cannot be made"),
+        ("gymnasium:CartPole-v77", "v77: raised"),
         (lambda: SyncVectorEnv([make_cartpole] * 3), "has 3 slots, expected 2"),
         (EnvironmentSpec(ArrayCounter, autoreset="same_step", seeds="episode"), "takes no seeds"),
         (EnvironmentSpec(ArrayCounter, actions="many"), "cannot draw actions"),
