@@ -203,12 +203,31 @@ class Acted(NamedTuple):
     log_probability: float64 [n], in nats; None if the policy does not tell it
     value:   float64 [n]; None likewise
     hidden:  the arrays of the hidden state after the choice; None likewise
+    states:  the states from which the environment is to take them, [n, ...] each; None for its own
     """
 
     actions: NDArray[Any]
     log_probability: NDArray[np.float64] | None = None
     value: NDArray[np.float64] | None = None
     hidden: Leaves | None = None
+    states: Leaves | None = None
+
+
+class GivenPolicy(Policy):
+    """Given actions, [N, T, *shape], from given states, [N, ...] each. An action that is not legal gives way to a legal one."""
+
+    def __init__(self, actions: NDArray[Any], states: Leaves | None = None) -> None:
+        self._actions, self._states = actions, states
+
+    def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
+        """Return the next action of each slot."""
+        actions, states = self._actions[slots, numbers], None
+        if observed.mask is not None and actions.ndim == 1:
+            legal = observed.mask[np.arange(len(actions)), actions]
+            actions = np.where(legal, actions, observed.mask.argmax(axis=1)).astype(actions.dtype)
+        if self._states is not None and not numbers.any():
+            states = {name: each[slots] for name, each in self._states.items()}
+        return Acted(actions, states=states)
 
 
 class RandomPolicy(Policy):
@@ -220,14 +239,18 @@ class RandomPolicy(Policy):
 
     def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
         """Draw an action for each slot; among the legal ones if there is a mask."""
+        return Acted(self.draw(slots, observed.mask))
+
+    def draw(self, slots: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+        """Return an action for each slot: [n, *shape]."""
         drawn = []
         for row, slot in enumerate(slots.tolist()):
             stream = self._streams[slot]
-            if observed.mask is not None and observed.mask[row].any():
-                drawn.append(stream.choice(np.flatnonzero(observed.mask[row])))
+            if mask is not None and mask[row].any():
+                drawn.append(stream.choice(np.flatnonzero(mask[row])))
             elif self._space.is_discrete:
                 drawn.append(stream.integers(self._space.low, self._space.high, endpoint=True))
             else:
                 low, high = np.maximum(self._space.low, -1e3), np.minimum(self._space.high, 1e3)
                 drawn.append(stream.uniform(low, high))
-        return Acted(np.array(drawn).astype(self._space.dtype).reshape(-1, *self._space.shape))
+        return np.array(drawn).astype(self._space.dtype).reshape(-1, *self._space.shape)

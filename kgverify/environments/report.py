@@ -8,6 +8,7 @@ import msgspec
 
 from kgverify.codes import Coded
 from kgverify.comparison.result import Cause, Coverage, Divergence, NearTie, SelfTest, Verdict
+from kgverify.environments.shrink import Shrunk
 from kgverify.files.writing import write_file
 from kgverify.report.report import encode_report
 
@@ -41,6 +42,7 @@ class EnvironmentReport(
     rounding:    in words, how many numbers differ by rounding, and the bound
     lockstep:    whether each step was taken from the expected state
     slots, steps, seed: what was driven: the slots, the actions of each, and the seed of the first slot
+    shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
     job:         what runs the comparison again
     """
 
@@ -60,6 +62,7 @@ class EnvironmentReport(
     seed: int = 0
     minimum: dict[str, int] = {}
     self_test: SelfTest | None = None
+    shrunk: Shrunk | None = None
     command: str = ""
     job: dict[str, Any] | None = None
 

@@ -21,12 +21,14 @@ from kgverify.environments.protocol import (
     ActionSpace,
     Autoreset,
     Environment,
+    Leaves,
     Observed,
     Policy,
     RandomPolicy,
     flatten,
 )
 from kgverify.environments.report import EnvironmentInfo, EnvironmentReport
+from kgverify.environments.shrink import Case, Shrinker, Shrunk, Tried
 from kgverify.environments.side import Side
 from kgverify.environments.trajectory import StepKind, Trajectories, first_actions
 from kgverify.errors import UserError, count_of
@@ -63,6 +65,7 @@ class Comparing:
     tolerance: the relative difference of two floats that counts as rounding; None for a derived one
     lockstep:  whether to take each step from the expected state; None if both sides allow it
     minimum:   the evidence that AGREE requires
+    shrinks:   whether to look for the smallest comparison that shows the first difference
     """
 
     slots: int = 16
@@ -72,6 +75,7 @@ class Comparing:
     tolerance: float | None = None
     lockstep: bool | None = None
     minimum: Minimum = field(default_factory=lambda: ENDED)
+    shrinks: bool = True
 
 
 class CalledPolicy(Policy):
@@ -107,6 +111,8 @@ class Ran(NamedTuple):
 
     changed: the expected side from changed states
     unsteady: the roles of the sides that did not repeat themselves
+    space:   the space of actions; None if both were recorded
+    states:  the states from which the leader's actions were taken; empty if they are not shown
     """
 
     expected: Side
@@ -114,6 +120,8 @@ class Ran(NamedTuple):
     changed: tuple[Side, ...]
     unsteady: tuple[str, ...]
     lockstep: bool
+    space: ActionSpace | None = None
+    states: Sequence[Sequence[Leaves]] = ()
 
 
 def compare_environments(
@@ -128,7 +136,30 @@ def compare_environments(
     if report.divergences:
         divergences, causes = describe_causes(found, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
+        if comparing.shrinks and not isinstance(expected, Side) and not isinstance(actual, Side):
+            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, (expected, actual), comparing))
     return report, found
+
+
+def _shrink(
+    report: EnvironmentReport, ran: Ran, found: Compared, sides: tuple[Open, Open], comparing: Comparing
+) -> Shrunk | None:
+    """Return the smallest comparison that shows the first difference; None for policies, whose actions are their own."""
+    if comparing.policies != (None, None) or ran.space is None or report.first_divergence is None:
+        return None
+    space = ran.space
+
+    def note(case: Case, ran: Ran, found: Compared) -> Tried:
+        taken = ran.expected.columns.actions.number.reshape(*case.actions.shape[:2], *space.shape)
+        return Tried(case._replace(actions=taken.astype(space.dtype)), found, ran.states)
+
+    def run(case: Case) -> Tried:
+        size = replace(comparing, slots=len(case.actions), steps=case.actions.shape[1], seed=case.seed)
+        again = replace(size, policies=(case.policy, None), lockstep=ran.lockstep)
+        return note(case, *_run_and_compare(*sides, again, silent_phase))
+
+    whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
+    return Shrinker(report.first_divergence, space, run).shrink(note(whole, ran, found))
 
 
 def _run_and_compare(
@@ -219,7 +250,8 @@ class _Runner:
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
                 unsteady.append(role)
         self._leader = leader
-        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep)
+        states = leader.states if self.lockstep else ()
+        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._space, states)
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
         """Run the expected side again, from states that differ in the last place of the coarser of both types."""
