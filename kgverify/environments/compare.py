@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.result import Comparison, Divergence, NearTie
 from kgverify.environments.locate import RowReader, locate
+from kgverify.environments.rows import MOST_WINDOWS, Window, show_rows
 from kgverify.environments.side import Side
 from kgverify.environments.trajectory import (
     ENVIRONMENT,
@@ -63,12 +64,16 @@ class Compared(NamedTuple):
 
     readers: both sides as they were compared, row by row
     drifts:  the differences of slots in which rounding grew step by step; they are not divergences
+    windows: the rows around the first divergences
+    sides:   both sides as they were recorded
     """
 
     comparison: Comparison
     rounding: Rounding
     readers: tuple[RowReader, RowReader]
     drifts: tuple[Divergence, ...] = ()
+    windows: tuple[Window, ...] = ()
+    sides: tuple[Side, ...] = ()
 
 
 def compare_sides(
@@ -103,11 +108,16 @@ def compare_sides(
     ]
     located = [locate(each, *readers) for each in found.divergences]
     divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
+    kept = [each for each, drifts in zip(found.divergences, drifting, strict=True) if not drifts]
+    # The first ones in time, since slots are listed one after the other.
+    order = sorted(range(len(kept)), key=lambda i: (divergences[i].step, i))[:MOST_WINDOWS]
     return Compared(
         msgspec.structs.replace(found, divergences=divergences, near_ties=tuple(ties)),
         rounding,
         readers,
         tuple(each for each, drifts in zip(located, drifting, strict=True) if drifts),
+        tuple(show_rows(i, kept[i], readers) for i in order),
+        (expected, actual),
     )
 
 
@@ -125,7 +135,7 @@ def _keep(side: Side, known: frozenset[str]) -> Side:
             columns = columns._replace(steps=columns.steps._replace(**{count: zeros}), **{group: Numbers(np.zeros(0))})
     zeroed = {
         name: np.zeros_like(getattr(columns.steps, name))
-        for name in ("log_probability", "value")
+        for name in ("log_probability", "value", "overwritten")
         if f"steps.{name}" not in known
     }
     names = {group: names for group, names in side.names.items() if f"{group}.number" in known}

@@ -1,5 +1,6 @@
 """Drive environments with the same actions, slot by slot, and record what they return as rows that do not depend on autoreset."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from kgverify.environments.protocol import (
     name_numbers,
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
+from kgverify.errors import UserError
 
 Slots = NDArray[np.int64]
 
@@ -92,8 +94,8 @@ class Drive:
         space = environment.actions
         actions = np.broadcast_to(space.low, (environment.num_slots, *space.shape)).astype(space.dtype)
         if self._last.mask is not None and not space.shape:
-            actions[:] = self._last.mask.argmax(axis=1)
-        actions[slots] = choice.forced
+            actions[:] = space.low + self._last.mask.argmax(axis=1)
+        actions[slots] = choice.forced.reshape(len(slots), *space.shape)
         if choice.states is not None and self._last.states is not None:
             states = {name: each.copy() for name, each in self._last.states.items()}
             for name, rows in choice.states.items():
@@ -105,7 +107,8 @@ class Drive:
         self._record_steps(slots, choice.own, called, ends)
         self._num[slots] += 1
         if environment.autoreset is Autoreset.SAME_STEP:
-            self._record(np.flatnonzero(ends & acts & self._is_open), StepKind.RESET, self._last)
+            begun = self._last._replace(overwritten=None)
+            self._record(np.flatnonzero(ends & acts & self._is_open), StepKind.RESET, begun)
             return
         if environment.autoreset is Autoreset.NEXT_STEP:
             self._record(np.flatnonzero(was_ended & self._is_open), StepKind.RESET, self._last)
@@ -122,6 +125,8 @@ class Drive:
             values["log_probability"] = as_numbers(acted.log_probability)[:, 0]
         if acted.value is not None:
             values["value"] = as_numbers(acted.value)[:, 0]
+        if called.observed.overwritten is not None:
+            values["overwritten"] = called.observed.overwritten[slots]
         self.known |= values.keys()
         self.dtypes |= {name: [str(np.asarray(each).dtype)] for name, each in values.items()}
         self._name("actions", {"": acted.actions})
@@ -149,7 +154,8 @@ class Drive:
 
     def _record(self, slots: Slots, kind: StepKind, observed: Observed) -> None:
         if len(slots):
-            self._calls.append(Rows(slots, kind, {}, self._numbers(_rows_of(observed, slots))))
+            values = {} if observed.overwritten is None else {"overwritten": observed.overwritten[slots]}
+            self._calls.append(Rows(slots, kind, values, self._numbers(_rows_of(observed, slots))))
 
     def _numbers(self, observed: Observed) -> dict[str, NDArray[np.float64]]:
         found = {}
@@ -184,7 +190,7 @@ class Drive:
         states = last.states
         if states is not None and observed.states is not None:
             states = {name: join(each, observed.states[name]) for name, each in states.items()}
-        self._last = Observed(leaves, mask, states)
+        self._last = Observed(leaves, mask, states, observed.overwritten)
 
 
 class Choice(NamedTuple):
@@ -275,6 +281,12 @@ class Recorded:
         for num in columns.candidates.num_steps.tolist():
             actions = []
             for width in columns.steps.num_actions[row : row + num].tolist():
+                if width and width != math.prod(space.shape):
+                    raise UserError(
+                        f"the recorded actions have {width} numbers, expected {math.prod(space.shape)}",
+                        where="actions",
+                        fix="give an environment that takes the same actions",
+                    )
                 if width:
                     numbers = columns.actions.number[at : at + width]
                     actions.append(numbers.astype(space.dtype).reshape(space.shape))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Divergence, Level, Value
 from kgverify.environments.side import Side
-from kgverify.environments.trajectory import GROUPS, Stage, StepKind
+from kgverify.environments.trajectory import GROUPS, Overwritten, Stage, StepKind
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.trace.model.columns import starts_of
 
@@ -174,7 +174,7 @@ class _Pair:
             is_state_right = "states" in self.expected.side.names and "states" in self.actual.side.names
             is_shown = is_state_right or self._is_shown_wrongly()
             return self._of_group("observations", Stage.OBSERVE if is_shown else begins)
-        return self._of_group("masks", Stage.MASK)
+        return self._find_overwritten() or self._of_group("masks", Stage.MASK)
 
     def _find_in_step(self) -> Finding:
         for group in ("actions", "hidden"):
@@ -212,7 +212,18 @@ class _Pair:
                 what = "equals the first observation of the next episode"
                 return self._of_group("observations", Stage.AUTORESET)._replace(evidence=what)
             return self._of_group("observations", Stage.OBSERVE)
-        return self._of_group("masks", Stage.MASK)
+        return self._find_overwritten() or self._of_group("masks", Stage.MASK)
+
+    def _find_overwritten(self) -> Finding | None:
+        """Return the finding that the call changed an array that was returned before, or the actions."""
+        codes = [Overwritten(int(reader.steps.overwritten[row])) for reader, row in self._sides]
+        if codes[0] == codes[1]:
+            return None
+        what = " and ".join(str(code) for code in codes if code)
+        texts = [f"the call changed {code}" if code else "nothing is changed" for code in codes]
+        return Finding(
+            Stage.OBSERVE, "overwritten", texts, DifferenceClass.CONTENT, f"a caller who keeps {what} loses it"
+        )
 
     @property
     def _sides(self) -> tuple[tuple[RowReader, int], tuple[RowReader, int]]:

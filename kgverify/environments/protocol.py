@@ -1,10 +1,11 @@
 """The interface of a vectorised environment, behind which kgverify drives any of them."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,21 @@ class Autoreset(StrEnum):
     SAME_STEP = "same_step"
     NEXT_STEP = "next_step"
     DISABLED = "disabled"
+
+
+class Seeding(StrEnum):
+    """The random numbers with which episodes begin. Two sides begin alike if both have the same one, except `own`.
+
+    slot:    each slot's first episode has the slot's seed, and its later ones continue the same random stream
+    episode: each episode of each slot has a seed of its own
+    run:     one seed for all slots
+    own:     as in `run`, but the environment draws in its own way, so that its episodes begin like nobody else's
+    """
+
+    SLOT = "slot"
+    EPISODE = "episode"
+    RUN = "run"
+    OWN = "own"
 
 
 @dataclass(frozen=True)
@@ -60,11 +76,13 @@ class Observed(NamedTuple):
     leaves: its arrays
     mask:   bool [n, A]  the legal actions; None if the environment has no mask
     states: the arrays of the state of the environment, [n, ...] each; None if it does not show its state
+    overwritten: uint8 [n]  an `Overwritten`: the array of the call before that this call changed; None if unknown
     """
 
     leaves: Leaves
     mask: NDArray[np.bool_] | None = None
     states: Leaves | None = None
+    overwritten: NDArray[np.uint8] | None = None
 
 
 class Called(NamedTuple):
@@ -94,6 +112,7 @@ class Environment(ABC):
     actions:     the space of actions of a slot
     autoreset:   what it does when an episode ends
     has_states:  whether its state can be read and set
+    seeding:     how its episodes begin
     """
 
     name: str
@@ -101,6 +120,7 @@ class Environment(ABC):
     actions: ActionSpace
     autoreset: Autoreset = Autoreset.DISABLED
     has_states: bool = False
+    seeding: Seeding = Seeding.SLOT
 
     @abstractmethod
     def reset(self, seeds: NDArray[np.int64]) -> Observed:
@@ -122,23 +142,69 @@ class Environment(ABC):
         """Release what it holds."""
 
 
-MOST_LEAVES: Final = 10_000
-
-
-def flatten(value: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+def flatten(value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays of a nested observation in the order of their names; tensors become arrays of their own memory."""
-    items: Any = None
-    if isinstance(value, Mapping) or hasattr(value, "keys"):
-        items = sorted((str(key), value[key]) for key in value.keys())  # noqa: SIM118 - a TensorDict iterates over rows
-    elif hasattr(value, "_asdict"):
-        items = sorted(value._asdict().items())
-    elif isinstance(value, tuple):
-        items = [(str(number), each) for number, each in enumerate(value)]
-    if items is None:
-        yield name, to_array(value)
+    for name, each in walk(value):
+        yield name, to_array(each)
+
+
+def walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the arrays and tensors of a nested value themselves in the order of their names; None has none."""
+    parts = _parts_of(value)
+    if parts is None:
+        if value is not None:
+            yield name, value
         return
-    for key, each in items:
-        yield from flatten(each, f"{name}.{key}" if name else key)
+    for key, each in parts.items() if isinstance(value, tuple) else sorted(parts.items(), key=_name_part):
+        yield from walk(each, _join(name, key))
+
+
+def rebuild(template: Any, leaves: Leaves, name: str = "") -> Any:
+    """Return a value of the structure, types and devices of a template with other numbers: the inverse of `flatten`."""
+    parts = _parts_of(template)
+    if parts is None:
+        return None if template is None else _fill(template, leaves[name])
+    built = {key: rebuild(each, leaves, _join(name, key)) for key, each in parts.items()}
+    if hasattr(template, "_replace"):
+        return template._replace(**built)
+    if isinstance(template, tuple):
+        return tuple(built.values())
+    copied = copy.copy(template)
+    if is_dataclass(template):
+        for key, each in built.items():
+            object.__setattr__(copied, key, each)  # also in a frozen one
+    else:
+        copied.update(built)
+    return copied
+
+
+def _name_part(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _join(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _parts_of(value: Any) -> dict[Any, Any] | None:
+    """Return the parts of a nested value by key; None for an array, a tensor or a number."""
+    if isinstance(value, Mapping) or hasattr(value, "keys"):
+        return {key: value[key] for key in value.keys()}  # noqa: SIM118 - a TensorDict iterates over rows
+    if hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return dict(enumerate(value)) if isinstance(value, tuple) else None
+
+
+def _fill(template: Any, array: NDArray[Any]) -> Any:
+    if hasattr(template, "new_tensor"):
+        return template.new_tensor(array)
+    if isinstance(template, list):
+        return [rebuild(each, {"": row}) for each, row in zip(template, array, strict=True)]
+    if isinstance(template, np.ndarray):
+        return np.array(array, template.dtype)
+    return type(template)(array.item())
 
 
 def to_array(value: Any) -> NDArray[Any]:
@@ -213,23 +279,6 @@ class Acted(NamedTuple):
     states: Leaves | None = None
 
 
-class GivenPolicy(Policy):
-    """Given actions, [N, T, *shape], from given states, [N, ...] each. An action that is not legal gives way to a legal one."""
-
-    def __init__(self, actions: NDArray[Any], states: Leaves | None = None) -> None:
-        self._actions, self._states = actions, states
-
-    def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
-        """Return the next action of each slot."""
-        actions, states = self._actions[slots, numbers], None
-        if observed.mask is not None and actions.ndim == 1:
-            legal = observed.mask[np.arange(len(actions)), actions]
-            actions = np.where(legal, actions, observed.mask.argmax(axis=1)).astype(actions.dtype)
-        if self._states is not None and not numbers.any():
-            states = {name: each[slots] for name, each in self._states.items()}
-        return Acted(actions, states=states)
-
-
 class RandomPolicy(Policy):
     """Uniformly random legal actions, a stream for each slot, so that each slot's actions depend on it alone."""
 
@@ -247,7 +296,7 @@ class RandomPolicy(Policy):
         for row, slot in enumerate(slots.tolist()):
             stream = self._streams[slot]
             if mask is not None and mask[row].any():
-                drawn.append(stream.choice(np.flatnonzero(mask[row])))
+                drawn.append(self._space.low + stream.choice(np.flatnonzero(mask[row])))
             elif self._space.is_discrete:
                 drawn.append(stream.integers(self._space.low, self._space.high, endpoint=True))
             else:

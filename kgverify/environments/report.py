@@ -1,75 +1,34 @@
 """The report of a comparison of two environments."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from kgverify.codes import Coded
-from kgverify.comparison.result import Cause, Coverage, Divergence, NearTie, SelfTest, Verdict
-from kgverify.environments.shrink import Shrunk
+from kgverify.environments.content import EnvironmentContent
+from kgverify.environments.content import EnvironmentInfo as EnvironmentInfo
+from kgverify.environments.render import FORMATS, print_report
 from kgverify.files.writing import write_file
+from kgverify.report.render.terminal import draw_text
 from kgverify.report.report import encode_report
 
 
-class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One side: its name, its mode of autoreset, and what it exercised.
-
-    episodes:   the episodes that ended
-    terminated, truncated: the episodes that ended so
-    resets:     the episodes that began after another one of the same slot
-    rewards:    the steps with a reward other than 0
-    """
-
-    name: str
-    autoreset: str = ""
-    episodes: int = 0
-    terminated: int = 0
-    truncated: int = 0
-    resets: int = 0
-    rewards: int = 0
-
-
 class EnvironmentReport(
-    msgspec.Struct, frozen=True, kw_only=True, dict=True, tag_field="format", tag="kgverify environments 1"
+    EnvironmentContent, frozen=True, kw_only=True, tag_field="format", tag="kgverify environments 1"
 ):
     """The result of comparing two environments that took the same actions, or two computations of an update.
 
-    divergences: the first difference of each slot, in the order of slots; in lockstep, each step that differs
+    divergences: the first difference of each slot, in the order of slots; in lockstep, each step that differs. Its `candidate`
+                 is the slot, and its `step` the number of the action in it; 0 for the first observation
     causes:      the divergences grouped, with the condition of each
     near_ties:   the steps whose end a last place of the state decides; they are not divergences
+    reasons:     the reasons for the verdict INCONCLUSIVE
     rounding:    in words, how many numbers differ by rounding, and the bound
     lockstep:    whether each step was taken from the expected state
     slots, steps, seed: what was driven: the slots, the actions of each, and the seed of the first slot
+    windows:     the rows around the first divergences
+    self_test:   the changes planted before the verdict was given, all of which the comparison reported
     shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
-    job:         what runs the comparison again
+
+    `print(report)` prints it.
     """
-
-    verdict: Verdict
-    coverage: Coverage
-    expected: EnvironmentInfo
-    actual: EnvironmentInfo
-    divergences: tuple[Divergence, ...] = ()
-    causes: tuple[Cause, ...] = ()
-    near_ties: tuple[NearTie, ...] = ()
-    reasons: tuple[Coded, ...] = ()
-    notes: tuple[str, ...] = ()
-    rounding: str = ""
-    lockstep: bool = False
-    slots: int = 0
-    steps: int = 0
-    seed: int = 0
-    minimum: dict[str, int] = {}
-    self_test: SelfTest | None = None
-    shrunk: Shrunk | None = None
-    command: str = ""
-    job: dict[str, Any] | None = None
-
-    @property
-    def first_divergence(self) -> Divergence | None:
-        """The divergence with the smallest number of actions before it; None without divergences."""
-        return min(self.divergences, key=lambda each: (each.step, each.candidate), default=None)
 
     def to_json(self, path: str | Path) -> Path:
         """Write the report as JSON.
@@ -86,18 +45,21 @@ class EnvironmentReport(
         write_file(path, encode_report(self))
         return Path(path)
 
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one self-contained HTML page.
+
+        Args:
+            path: The file, which is overwritten.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UserError: If the file cannot be written.
+        """
+        write_file(path, FORMATS["html"](self))
+        return Path(path)
+
     def __str__(self) -> str:
-        """Return the report as text."""
-        return "\n".join(describe(self))
-
-
-def describe(report: EnvironmentReport) -> Sequence[str]:
-    """Return the lines of a report: the verdict, what was compared, and the first divergence."""
-    lines = [f"{report.verdict.value}   {report.slots} slots, {report.coverage.steps:,} rows"]
-    lines += [f"  because {reason}" for reason in report.reasons]
-    first = report.first_divergence
-    if first is not None:
-        lines.append(f"  first divergence: {first.atom}, step {first.step}, {first.stage}: {first.field}")
-        lines.append(f"    expected {first.expected}")
-        lines.append(f"    actual   {first.actual}{f' ({first.evidence})' if first.evidence else ''}")
-    return lines
+        """Return the report as the terminal shows it, 120 columns wide."""
+        return draw_text(lambda console: print_report(self, console))

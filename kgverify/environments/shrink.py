@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from kgverify.comparison.result import Divergence
 from kgverify.environments.causes import root_of
 from kgverify.environments.compare import Compared
-from kgverify.environments.protocol import ActionSpace, GivenPolicy, Leaves, RandomPolicy
+from kgverify.environments.protocol import ActionSpace, Leaves, RandomPolicy
 from kgverify.environments.trajectory import Stage
+from kgverify.errors import UserError
 from kgverify.runs.delta_debugging import minimize
 
 MOST_TRIED: Final = 250
@@ -42,11 +43,6 @@ class Case(NamedTuple):
     actions: NDArray[Any]
     states: Leaves | None = None
 
-    @property
-    def policy(self) -> GivenPolicy:
-        """The policy that takes these actions."""
-        return GivenPolicy(self.actions, self.states)
-
     def take(self, first: int, num: int) -> "Case":
         """Return the case of some neighbouring slots."""
         rows = slice(first, first + num)
@@ -69,8 +65,8 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest comparison found that shows a difference.
 
     slots, steps, seed: the slots, the actions of each, and the seed of the first slot
-    actions:    the actions of each slot in turn
-    states:     the state of each slot before the first action, by its names; None if it is that of the reset
+    actions:    the actions [steps, slots, ...]
+    states:     the states before the first action, [slots, ...] each by name; None if they are those of the reset
     divergence: its first difference
     num_tried:  the number of comparisons that the search made
     repeats:    whether it came out the same when run again
@@ -98,8 +94,6 @@ def test_environments_agree() -> None:
     report = kgverify.verify_env(
         {expected!r},
         {actual!r},
-        slots={self.slots},
-        steps={self.steps},
         seed={self.seed},
         actions={self.actions!r},{states}
     )
@@ -158,7 +152,7 @@ class Shrinker:
             slots=len(case.actions),
             steps=case.actions.shape[1],
             seed=case.seed,
-            actions=case.actions.tolist(),
+            actions=case.actions.swapaxes(0, 1).tolist(),
             states=None if case.states is None else {name: each.tolist() for name, each in case.states.items()},
             divergence=first,
             num_tried=self._num_tried,
@@ -180,7 +174,11 @@ class Shrinker:
         if self._num_tried >= MOST_TRIED:
             raise _Spent
         self._num_tried += 1
-        return self._consider(self._run(case))
+        try:
+            return self._consider(self._run(case))
+        except UserError:
+            # The environment may fail after other actions.
+            return False
 
     def _consider(self, tried: Tried) -> bool:
         found = min(self._matching(tried), key=_order, default=None)

@@ -24,6 +24,23 @@ class StepKind(IntEnum):
     STEP = 1
 
 
+class Overwritten(IntEnum):
+    """The array returned by a call of `step` or `reset`, or given to it, that the next call, or the call itself, changed."""
+
+    NOTHING = 0
+    OBSERVATION = 1
+    FINAL_OBSERVATION = 2
+    MASK = 3
+    REWARD = 4
+    END = 5
+    ACTION = 6
+
+    def __str__(self) -> str:
+        """Return it in words: `the mask of the call before`."""
+        name = self.name.lower().replace("_", " ")
+        return f"the {name}" if self is Overwritten.ACTION else f"the {name} of the call before"
+
+
 class Stage(StrEnum):
     """A stage of an environment, of the policy in it, or of the update that follows.
 
@@ -73,6 +90,7 @@ class Steps(NamedTuple):
     truncated:       uint8   [T]
     num_observed:    uint32  [T]  numbers of the observation; 0 if the call did not return it
     num_masked:      uint32  [T]  actions of the mask
+    overwritten:     uint8   [T]  an `Overwritten`: users who keep what was returned have other numbers now
     """
 
     kind: NDArray[np.uint8]
@@ -86,6 +104,7 @@ class Steps(NamedTuple):
     truncated: NDArray[np.uint8]
     num_observed: NDArray[np.uint32]
     num_masked: NDArray[np.uint32]
+    overwritten: NDArray[np.uint8]
 
 
 class Numbers(NamedTuple):
@@ -152,6 +171,7 @@ ENVIRONMENT: Final = Schema(
         _number("truncated", "<u1", Stage.END),
         _counted("observations"),
         _counted("masks"),
+        column("steps/overwritten", "<u1", stage=Stage.OBSERVE, codes=Overwritten, is_required=False),
         *(
             column(f"{group}/number", "<f8", stage=stage, is_required=False, level=_STEPS)
             for group, stage in _STAGE_OF.items()
@@ -208,6 +228,7 @@ def assemble(seeds: NDArray[np.int64], slots: NDArray[np.int32], calls: Sequence
         reward=gather("reward", np.float64),
         terminated=gather("terminated", np.uint8),
         truncated=gather("truncated", np.uint8),
+        overwritten=gather("overwritten", np.uint8),
         **counted,
     )
     per_slot = np.bincount(owner, minlength=len(seeds)).astype(np.uint32)
@@ -254,7 +275,7 @@ def as_numbers(values: Any) -> NDArray[np.float64]:
     -0.0 becomes 0.0, and every NaN the same one, so that equal numbers have equal bits.
     """
     array = np.asarray(values)
-    flat = array.reshape(len(array), -1)
+    flat = array.reshape(len(array), int(np.prod(array.shape[1:])))
     if flat.dtype.kind in "iu" and flat.dtype.itemsize == 8 and flat.size:
         most = max(abs(int(flat.min())), abs(int(flat.max())))
         if most > 1 << 53:

@@ -1,5 +1,6 @@
 """Drive two environments with the same actions, compare what they return, and judge."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from kgverify.comparison.exercise.exercise import Minimum, advise_minimum, parse
 from kgverify.comparison.result import Verdict
 from kgverify.environments.causes import describe_causes
 from kgverify.environments.compare import Compared, compare_sides, eps_of
+from kgverify.environments.content import EnvironmentInfo
 from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
 from kgverify.environments.protocol import (
     Acted,
@@ -26,12 +28,13 @@ from kgverify.environments.protocol import (
     Policy,
     RandomPolicy,
     flatten,
+    to_array,
 )
-from kgverify.environments.report import EnvironmentInfo, EnvironmentReport
+from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.shrink import Case, Shrinker, Shrunk, Tried
 from kgverify.environments.side import Side
 from kgverify.environments.trajectory import StepKind, Trajectories, first_actions
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, describe_error
 from kgverify.progress import Phase, silent_phase
 from kgverify.trace.model.columns import are_equal
 
@@ -77,6 +80,41 @@ class Comparing:
     minimum: Minimum = field(default_factory=lambda: ENDED)
     shrinks: bool = True
 
+    def __post_init__(self) -> None:
+        for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("tolerance", 0.0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise UserError(f"expected at least {least:g}, found {value}", where=name, fix="give a larger number")
+
+
+class GivenActions(Policy):
+    """Actions that are given: [steps, slots, ...].
+
+    states: the states from which the first ones are taken, [slots, ...] each by name; None for those of the reset
+    low:    the least action, if an action that is not legal gives way to one that is; None if it is taken
+    """
+
+    def __init__(self, actions: Any, states: Mapping[str, Any] | None = None, low: Any = None) -> None:
+        self._actions, self._low = to_array(actions), low
+        self.states = None if states is None else {name: to_array(each) for name, each in states.items()}
+        if self._actions.ndim < 2 or not self._actions.size or self._actions.dtype.kind not in "biuf":
+            raise UserError(
+                f"found the shape {list(self._actions.shape)} of {self._actions.dtype}, expected numbers [steps, slots, ...]",
+                where="actions",
+                fix="give an action for each step and each slot",
+            )
+        self.steps, self.slots = self._actions.shape[:2]
+
+    def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
+        """Return the given actions."""
+        actions = self._actions[numbers, slots]
+        if self._low is not None and observed.mask is not None and actions.ndim == 1:
+            legal = observed.mask[np.arange(len(actions)), actions - self._low]
+            actions = np.where(legal, actions, observed.mask.argmax(axis=1) + self._low).astype(actions.dtype)
+        if self.states is None or numbers.any():
+            return Acted(actions)
+        return Acted(actions, states={name: each[slots] for name, each in self.states.items()})
+
 
 class CalledPolicy(Policy):
     """A user's function of the observation, and of the mask if there is one.
@@ -90,7 +128,10 @@ class CalledPolicy(Policy):
     def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
         """Call the function."""
         observation = observed.leaves[""] if list(observed.leaves) == [""] else dict(observed.leaves)
-        found = self._function(observation, *(() if observed.mask is None else (observed.mask,)))
+        try:
+            found = self._function(observation, *(() if observed.mask is None else (observed.mask,)))
+        except Exception as error:
+            raise UserError(f"it raised {describe_error(error)}", where="policy", fix="repair the function") from error
         told: Mapping[str, Any] = found if isinstance(found, Mapping) else {"action": found}
         if odd := sorted(told.keys() - {"action", "log_probability", "value", "hidden"}):
             raise UserError(
@@ -99,11 +140,21 @@ class CalledPolicy(Policy):
                 fix="return the actions, or a mapping with these names",
             )
         arrays = {name: dict(flatten(each)) for name, each in told.items()}
-        actions = arrays["action"][""].astype(self._space.dtype).reshape(len(slots), *self._space.shape)
-        numbers_of = {
-            name: arrays[name][""].reshape(len(slots)) for name in ("log_probability", "value") if name in told
-        }
-        return Acted(actions, numbers_of.get("log_probability"), numbers_of.get("value"), arrays.get("hidden"))
+        if "action" not in arrays:
+            raise UserError("it returned no action", where="policy", fix="return the actions")
+
+        def read(name: str, *shape: int) -> NDArray[Any] | None:
+            array = arrays.get(name, {"": None}).get("", np.zeros(0))
+            if array is not None and array.size != len(slots) * math.prod(shape):
+                raise UserError(
+                    f"{name} has the shape {list(array.shape)}, expected {[len(slots), *shape]}",
+                    where="policy",
+                    fix="return one for each slot",
+                )
+            return None if array is None else array.reshape(len(slots), *shape)
+
+        actions: Any = read("action", *self._space.shape)
+        return Acted(actions.astype(self._space.dtype), read("log_probability"), read("value"), arrays.get("hidden"))
 
 
 class Ran(NamedTuple):
@@ -145,7 +196,9 @@ def _shrink(
     report: EnvironmentReport, ran: Ran, found: Compared, sides: tuple[Open, Open], comparing: Comparing
 ) -> Shrunk | None:
     """Return the smallest comparison that shows the first difference; None for policies, whose actions are their own."""
-    if comparing.policies != (None, None) or ran.space is None or report.first_divergence is None:
+    leader, follower = comparing.policies
+    is_free = leader is None or (isinstance(leader, GivenActions) and leader.states is None)
+    if not is_free or follower is not None or ran.space is None or report.first_divergence is None:
         return None
     space = ran.space
 
@@ -155,7 +208,8 @@ def _shrink(
 
     def run(case: Case) -> Tried:
         size = replace(comparing, slots=len(case.actions), steps=case.actions.shape[1], seed=case.seed)
-        again = replace(size, policies=(case.policy, None), lockstep=ran.lockstep)
+        policy = GivenActions(case.actions.swapaxes(0, 1), case.states, space.low)
+        again = replace(size, policies=(policy, None), lockstep=ran.lockstep)
         return note(case, *_run_and_compare(*sides, again, silent_phase))
 
     whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
@@ -166,6 +220,13 @@ def _run_and_compare(
     expected: Open | Side, actual: Open | Side, comparing: Comparing, phase: Phase
 ) -> tuple[Ran, Compared]:
     if isinstance(expected, Side) and isinstance(actual, Side):
+        both = [(side.columns.candidates.slot, side.columns.candidates.seed) for side in (expected, actual)]
+        if not all(map(np.array_equal, *both)):
+            raise UserError(
+                "the two recorded runs have other slots or seeds",
+                where="slots",
+                fix="record both with the same number of slots and the same seed",
+            )
         ran = Ran(expected, actual, (), (), lockstep=False)
         return ran, compare_sides(expected, actual, tolerance=comparing.tolerance)
     with ExitStack() as stack:
@@ -184,6 +245,23 @@ def _run_and_compare(
         return ran, found
 
 
+def record_environment(opened: Open, comparing: Comparing, phase: Phase = silent_phase) -> Side:
+    """Drive an environment with the actions of a policy, and return what it returned. UserError for one that fails."""
+    with closing(opened(comparing.slots)) as environment:
+        plan = Plan(np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps)
+        leader = Leader(_lead(comparing.policies[0], environment.actions, plan), comparing.slots)
+        with phase(environment.name, comparing.steps * comparing.slots) as progress:
+            return _drive(environment, plan, leader, progress)
+
+
+def _as_policy(given: Any, space: ActionSpace) -> Policy | None:
+    return given if given is None or isinstance(given, Policy) else CalledPolicy(given, space)
+
+
+def _lead(given: Any, space: ActionSpace, plan: Plan) -> Policy:
+    return _as_policy(given, space) or RandomPolicy(space, plan.seeds.tolist())
+
+
 def _count_slots(expected: Open | Side, actual: Open | Side, comparing: Comparing) -> int:
     recorded = next((side for side in (expected, actual) if isinstance(side, Side)), None)
     return comparing.slots if recorded is None else len(recorded.columns.candidates.slot)
@@ -200,7 +278,7 @@ class _Runner:
             seeds, steps = np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps
         else:
             seeds = recorded.columns.candidates.seed
-            steps = int(np.bincount(_owners(recorded.columns), minlength=len(seeds)).min(initial=0))
+            steps = min(np.bincount(_owners(recorded.columns), minlength=len(seeds)).tolist(), default=0)
         self._plan = Plan(seeds, steps)
         spaces = [side.actions for side in opened if isinstance(side, Environment)]
         if any(space.shape != spaces[0].shape or space.is_discrete != spaces[0].is_discrete for space in spaces):
@@ -227,10 +305,9 @@ class _Runner:
         """Run both sides, and the beginning of each again."""
         leader: Leader | Recorded
         recorded = next((side for side in self._opened if isinstance(side, Side)), None)
-        policies = [self._make_policy(each) for each in self._comparing.policies]
+        policies = [_as_policy(each, self._space) for each in self._comparing.policies]
         if recorded is None:
-            lead = policies[0] or RandomPolicy(self._space, self._plan.seeds.tolist())
-            leader = Leader(lead, len(self._plan.seeds))
+            leader = Leader(_lead(policies[0], self._space, self._plan), len(self._plan.seeds))
         else:
             columns = first_actions(recorded.columns, self._plan.num_steps)
             leader = Recorded(columns, self._space)
@@ -264,9 +341,6 @@ class _Runner:
             for number in range(NUM_CHANGED if change else 0)
         )
 
-    def _make_policy(self, given: Any) -> Policy | None:
-        return given if given is None or isinstance(given, Policy) else CalledPolicy(given, self._space)
-
 
 def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
     """Return the report of a comparison."""
@@ -298,6 +372,7 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
     if named := sorted(name.removeprefix("steps.") for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")
+    candidates = ran.expected.columns.candidates
     verdict = Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if comparison.divergences else Verdict.AGREE
     return EnvironmentReport(
         verdict=verdict,
@@ -310,11 +385,12 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         notes=tuple(notes),
         rounding=found.rounding.describe(),
         lockstep=ran.lockstep,
-        slots=len(ran.expected.columns.candidates.slot),
-        steps=comparing.steps,
-        seed=comparing.seed,
+        slots=len(candidates.slot),
+        steps=int(np.bincount(_owners(ran.expected.columns)).max(initial=0)),
+        seed=int(candidates.seed[0]) if len(candidates.seed) else 0,
         minimum=dict(comparing.minimum),
         self_test=comparison.self_test,
+        windows=found.windows,
     )
 
 

@@ -47,12 +47,18 @@ def print_report(
     if expected is None and report.traces is not None:
         expected = report.traces.excerpt()
     console.print(Group(*_render_report(report, expected)))
-    if report.divergences and next_commands:
+    if report.divergences:
+        print_next(console, next_commands)
+
+
+def print_next(console: Screen, commands: Mapping[str, str]) -> None:
+    """Print the commands to run next, with the purpose of each."""
+    if commands:
         console.print(Text("\nnext", style="bold"))
-        for command, purpose in next_commands.items():
-            # Not wrapped, so that it can be copied.
-            line = Text(f"  {make_visible(command)}").append(f"   # {purpose}", style="dim")
-            console.print(line, soft_wrap=True)
+    for command, purpose in commands.items():
+        # Not wrapped, so that it can be copied.
+        line = Text(f"  {make_visible(command)}").append(f"   # {purpose}", style="dim")
+        console.print(line, soft_wrap=True)
 
 
 def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[RenderableType]:
