@@ -18,8 +18,8 @@ from kgverify.environments.verify import (
     GivenActions,
     Open,
     compare_environments,
-    freeze_environment,
     parse_evidence,
+    record_environment,
 )
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
@@ -180,7 +180,7 @@ def compare_sides_of(
         UserError: As `verify_env`.
     """
     if save is not None:
-        check_folder(save)
+        check_folder(Path(save))
     with locked_run(save):
         report, found = compare_environments(_open(expected), _open(actual), comparing, phase)
         report = msgspec.structs.replace(report, command=command)
@@ -194,7 +194,7 @@ def record_side(environment: Any, path: Path, comparing: Comparing, phase: Phase
     opened = _open(environment)
     if isinstance(opened, Side):
         raise UserError("it is already recorded", where=str(environment), fix="give an environment")
-    freeze_environment(opened, comparing, phase).write(path)
+    record_environment(opened, comparing, phase).write(path)
     return path
 
 

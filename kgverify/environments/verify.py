@@ -1,6 +1,7 @@
 """Drive two environments with the same actions, compare what they return, and judge."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from kgverify.environments.protocol import (
     Observed,
     Policy,
     RandomPolicy,
+    Seeding,
     flatten,
     to_array,
 )
@@ -288,6 +290,7 @@ class _Runner:
                 fix="compare environments that take the same actions",
             )
         self.lockstep = self._choose_lockstep(opened)
+        _agree_on_seeds([side for side in opened if isinstance(side, Environment)])
 
     def _choose_lockstep(self, opened: Sequence[Environment | Side]) -> bool:
         live = [side for side in opened if isinstance(side, Environment)]
@@ -370,7 +373,7 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
     if not any(side.truncated for side in sides):
         notes.append("no episode was truncated, so nothing is known of what follows a truncation")
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
-    if named := sorted(name.removeprefix("steps.") for name in unknown if "num_" not in name):
+    if named := sorted(re.sub(r"^steps\.|\.number$", "", name) for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")
     candidates = ran.expected.columns.candidates
     verdict = Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if comparison.divergences else Verdict.AGREE
@@ -392,6 +395,14 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         self_test=comparison.self_test,
         windows=found.windows,
     )
+
+
+def _agree_on_seeds(live: Sequence[Environment]) -> None:
+    """Give each episode a seed on both sides, if one side has it so and the caller resets both."""
+    kinds = {side.seeding for side in live}
+    if kinds == {Seeding.SLOT, Seeding.EPISODE} and all(side.autoreset is Autoreset.DISABLED for side in live):
+        for side in live:
+            side.seeding = Seeding.EPISODE
 
 
 def _list_missing(sides: Sequence[EnvironmentInfo], minimum: Minimum) -> list[Coded]:
