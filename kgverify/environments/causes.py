@@ -127,7 +127,7 @@ def _tabulate(stage: str, root: str, seen: Sequence["_Seen"], *, is_first: bool)
     episodes = np.concatenate([each.episode[rows] + (i << 32) for i, (each, rows, _) in enumerate(parts)])
     rows, none = np.arange(len(is_wrong)), np.zeros(len(is_wrong), np.int64)
     table = Table(seen[0].features, values, is_wrong, rows, rows, episodes, none, none)
-    instances: Any = [row for each, *part in parts for row in each.describe(*part)]
+    instances: Any = [row for each, chosen, wrong in parts for row in each.describe(chosen, wrong)]
     unit = Unit.RESET if all(each.is_reset[rows].all() for each, rows, _ in parts) else Unit.STEP
     is_sample = any(each.is_sample for each in seen)
     return table, Cases(unit, "wrong", "right", tuple(instances), is_sample=is_sample)
@@ -176,7 +176,7 @@ class _Seen:
         )
         apart = ~((one == two) | (np.isnan(one) & np.isnan(two)))
         found[np.repeat(rows, widths[0][rows])[apart]] = False
-        return found
+        return np.asarray(found, np.bool_)
 
     def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""

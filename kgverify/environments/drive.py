@@ -238,8 +238,9 @@ class Leader:
         for row, slot in enumerate(slots.tolist()):
             self.taken[slot].append(np.array(acted.actions[row]))
             if observed.states is not None:
-                self.states[slot].append({name: each[row] for name, each in observed.states.items()})
-        return Choice(acted.actions, acted)
+                states = {**observed.states, **(acted.states or {})}
+                self.states[slot].append({name: each[row] for name, each in states.items()})
+        return Choice(acted.actions, acted, acted.states)
 
 
 class Follower:

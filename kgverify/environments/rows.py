@@ -59,7 +59,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """A line for each column: its name, and a cell for each of `heads`, with its role if it differs from the other side."""
+        """A line for each column with values: its name, and a cell for each of `heads`, with its role if the sides differ."""
         lines = []
         for at, name in enumerate(("call", *self.columns)):
             line = []
@@ -67,7 +67,8 @@ class Window(msgspec.Struct, frozen=True):
                 texts = [(role, (row.call, *cells)[at] if cells else "") for role, cells in row.sides]
                 differs = len({text for _, text in texts}) > 1
                 line += [(text, role if differs else "") for role, text in texts]
-            lines.append((name, line))
+            if any(text for text, _ in line):
+                lines.append((name, line))
         return lines
 
 

@@ -82,7 +82,8 @@ class SeparateEnvironments:
     def close(self) -> None:
         """Close all of them."""
         for each in self.environments:
-            each.close()
+            if hasattr(each, "close"):
+                each.close()
 
 
 class TensorDictEnvironment:

@@ -1,6 +1,7 @@
 """Opening an environment: from the object itself, a function that makes it, a name, or a declaration."""
 
 import copy
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -35,6 +36,8 @@ def open_environment(spec: Any, num_slots: int) -> Environment:
     declared = spec if isinstance(spec, EnvironmentSpec) else EnvironmentSpec(spec)
     make: Any = _load(declared.make) if isinstance(declared.make, str) else declared.make
     name = declared.name or (declared.make if isinstance(declared.make, str) else "")
+    if isinstance(make, EnvironmentSpec):
+        return open_environment(dataclasses.replace(make, name=make.name or name), num_slots)
     if _is_environment(make):
         return _adapt(make, functools.partial(copy.deepcopy, make), declared, name, num_slots, is_made=False)
     where = name or getattr(make, "__name__", type(make).__name__)
