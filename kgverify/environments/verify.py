@@ -22,6 +22,7 @@ from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
 from kgverify.environments.protocol import (
     Acted,
     ActionSpace,
+    Autoreset,
     Environment,
     Leaves,
     Observed,
@@ -248,7 +249,7 @@ def _run_and_compare(
         return ran, found
 
 
-def freeze_environment(opened: Open, comparing: Comparing, phase: Phase = silent_phase) -> Side:
+def record_environment(opened: Open, comparing: Comparing, phase: Phase = silent_phase) -> Side:
     """Drive an environment with the actions of a policy, and return what it returned. UserError for one that fails."""
     with closing(opened(comparing.slots)) as environment:
         plan = Plan(np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps)
