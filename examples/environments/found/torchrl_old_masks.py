@@ -3,7 +3,8 @@
 Expected: "random actions respect legal actions": in a rollout, each action is legal by the mask stored with it, as it is
 in a ParallelEnv.
 Found: `_reset` takes the masks of all slots from the result of the reset, which for the others still contains those of
-their own last reset. The policy sees the right mask; the action spec has the wrong one.
+their own last reset. The policy sees the right mask; the action spec has the wrong one. For the same reason, VecNorm and
+VecNormV2 update their statistics with old observations.
 """
 
 import sys
