@@ -245,11 +245,15 @@ class _Runner:
         live = [side for side in opened if isinstance(side, Environment)]
         can = len(live) == 2 and all(side.has_states for side in live)
         can = can and live[0].autoreset is live[1].autoreset is not Autoreset.NEXT_STEP
+        if can and self._comparing.lockstep is not False:
+            parts = [side.reset(self._plan.seeds).states or {} for side in live]
+            shapes = [{name: each.shape[1:] for name, each in states.items()} for states in parts]
+            can = shapes[0] == shapes[1]
         if self._comparing.lockstep and not can:
             raise UserError(
                 "a side cannot take a step from the other's state",
                 where="lockstep",
-                fix="give both sides a state that can be set, and one mode of autoreset that is not next_step",
+                fix="give both sides a state of the same parts that can be set, and one mode of autoreset that is not next_step",
             )
         return can if self._comparing.lockstep is None else self._comparing.lockstep
 
