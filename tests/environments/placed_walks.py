@@ -62,10 +62,10 @@ class Objects(Walk):
 
 
 class Huge(Walk):
-    """Shows 3,000 numbers, of which the last one is wrong in the third step."""
+    """Shows 1,000 numbers, of which the last one is wrong in the third step."""
 
     def observe(self, state):
-        shown = np.repeat(state[self.part][:, None], 3_000, axis=1)
+        shown = np.repeat(state[self.part][:, None], 1_000, axis=1)
         shown[state["steps"] == 3, -1] += self.reward - 1.0
         return shown
 

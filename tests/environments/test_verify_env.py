@@ -101,7 +101,7 @@ def test_nan_rewards_huge_observations_and_names_with_control_characters_are_com
     assert kv.verify_env(right, nans, **SMALL).first_divergence.actual == "nan"
     huge = [kv.EnvironmentSpec(Huge(reward=each), autoreset="disabled", actions=2) for each in (1.0, 2.0)]
     first = kv.verify_env(*huge, slots=2, steps=20).first_divergence
-    assert (first.step, first.field) == (3, "observation[2999]")
+    assert (first.step, first.field) == (3, "observation[999]")
     name = "a\n::error::FORGED\x1b[5m<script>"
     report = kv.verify_env(
         declare(name, part=name), declare(name, part=name, reward=3.0), **SMALL, save=tmp_path / name
@@ -113,6 +113,7 @@ def test_nan_rewards_huge_observations_and_names_with_control_characters_are_com
     assert "<script" not in page
 
 
+@pytest.mark.deep
 def test_no_environment_library_is_loaded_for_a_batch_on_arrays():
     code = f"""
 import sys

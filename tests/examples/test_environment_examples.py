@@ -9,6 +9,7 @@ import kgverify as kv
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "environments"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("file", "expected", "right", "wrong", "stage", "field"),
     [
