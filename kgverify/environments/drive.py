@@ -98,6 +98,13 @@ class Drive:
         actions[slots] = choice.forced.reshape(len(slots), *space.shape)
         if choice.states is not None and self._last.states is not None:
             states = {name: each.copy() for name, each in self._last.states.items()}
+            if states.keys() != choice.states.keys():
+                parts = (", ".join(each) or "one array" for each in (choice.states, states))
+                raise UserError(
+                    f"the states have different parts: {' and '.join(parts)}",
+                    where="lockstep",
+                    fix="name the parts alike on both sides, or turn lockstep off",
+                )
             for name, rows in choice.states.items():
                 states[name][slots] = rows
             environment.set_states(states)

@@ -249,6 +249,18 @@ def first_actions(columns: Trajectories, num: int) -> Trajectories:
     return select_steps(columns, kept, ENVIRONMENT)._replace(candidates=candidates._replace(num_steps=counts))
 
 
+def without_resets(columns: Trajectories) -> Trajectories:
+    """Return the same rows without the numbers of RESET rows."""
+    steps: Any = columns.steps
+    groups: Any = {}
+    is_reset = steps.kind == StepKind.RESET
+    for group, count in GROUPS.items():
+        counts = getattr(steps, count)
+        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~is_reset, counts)])
+        steps = steps._replace(**{count: np.where(is_reset, 0, counts).astype(np.uint32)})
+    return columns._replace(steps=steps, **groups)
+
+
 def cut_at_actions(columns: Trajectories) -> Trajectories:
     """Return the same rows with a candidate for each action: its row, and that of the reset that follows."""
     candidates, steps = columns.candidates, columns.steps

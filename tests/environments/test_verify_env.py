@@ -126,8 +126,13 @@ print(sorted({{"torch", "gymnasium", "torchrl", "tensordict"}} & sys.modules.key
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
-def test_an_observation_of_another_width_is_a_difference_and_other_actions_are_refused():
-    wider = kv.EnvironmentSpec(Walk("wide"), autoreset="disabled", actions=2)
-    assert kv.verify_env(right, wider, **SMALL).verdict is not kv.Verdict.AGREE
+def test_states_of_other_parts_and_other_actions_are_refused_and_other_observations_are_not():
+    other = kv.EnvironmentSpec(Walk("wide"), autoreset="disabled", actions=2)
+    with pytest.raises(kv.UserError, match="different parts"):
+        kv.verify_env(right, other, **SMALL)
+    notes = kv.verify_env(right, other, **SMALL, lockstep=False).notes
+    assert "numbers of other names are compared, in their order: observation.at with observation.steps" in " ".join(
+        notes
+    )
     with pytest.raises(kv.UserError, match="actions"):
         kv.verify_env(right, kv.EnvironmentSpec(Walk(), autoreset="disabled"), **SMALL)

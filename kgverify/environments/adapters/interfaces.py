@@ -1,27 +1,46 @@
 """Environments of other interfaces in that of `gymnasium.vector.VectorEnv`: single ones, torchrl's, and functions on tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from kgverify.engines.load_engine import describe_raised, detail_raised, pass_on
 from kgverify.environments.adapters.spec import EnvironmentSpec, parse_choice
 from kgverify.environments.protocol import Autoreset, Seeding, flatten, rebuild, to_array
 from kgverify.errors import UserError
 
 Options = Mapping[str, Any] | None
 
+RETURNED: Final = {
+    2: "(observation, info)",
+    3: "(state, reward, done)",
+    4: "(state, reward, terminated, truncated)",
+    5: "(observation or state, reward, terminated, truncated, info)",
+}
+"""The values that `reset` and `step` may return, by their number."""
 
-def unpack(returned: Any, lengths: Sequence[int]) -> tuple[Any, ...]:
+
+def ask(call: Callable[[], Any], where: str, fix: str) -> Any:
+    """Return what a user's function returns. UserError for its exceptions, with the lines that raised them."""
+    try:
+        return call()
+    except UserError as error:
+        raise UserError(error.message, where=where, fix=error.fix) from None
+    except Exception as error:
+        pass_on(error)
+        message, details = f"raised {describe_raised(error)}", detail_raised(error)
+        raise UserError(message, where=where, fix=fix, details=details) from error
+
+
+def unpack(returned: Any, *lengths: int) -> tuple[Any, ...]:
     """Return what `reset` or `step` returned as a tuple of one of the lengths. UserError for any other value."""
     # A state may be a NamedTuple.
     is_several = isinstance(returned, tuple | list) and not hasattr(returned, "_fields")
     if is_several and len(returned) in lengths:
         return tuple(returned)
-    names = {2: "(observation, info)", 3: "(state, reward, done)", 4: "(state, reward, terminated, truncated)"}
-    names[5] = f"({'state' if 3 in lengths else 'observation'}, reward, terminated, truncated, info)"
     found = f"{len(returned)} values" if is_several else f"a value of type {type(returned).__name__}"
-    fix = f"return {' or '.join(names[each] for each in lengths)}"
+    fix = f"return {' or '.join(RETURNED[each] for each in lengths)}"
     raise UserError(f"returned {found}, expected {' or '.join(map(str, lengths))} values", fix=fix)
 
 
@@ -41,13 +60,13 @@ class SeparateEnvironments:
         which = np.ones(self.num_envs, np.bool_) if options is None else options["reset_mask"]
         for slot in np.flatnonzero(which).tolist():
             one = seed + slot if isinstance(seed, int) else seed[slot] if seed is not None else None
-            observation, info = unpack(self.environments[slot].reset(seed=one), (2,))
+            observation, info = unpack(self.environments[slot].reset(seed=one), 2)
             self._shown[slot] = observation, info
         return self._show()
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """Take an action in each environment."""
-        returned = [unpack(each.step(actions[slot]), (5,)) for slot, each in enumerate(self.environments)]
+        returned = [unpack(each.step(actions[slot]), 5) for slot, each in enumerate(self.environments)]
         self._shown = [(each[0], each[4]) for each in returned]
         numbers = (np.array([to_array(each[at]).reshape(()) for each in returned]) for at in (1, 2, 3))
         observations, infos = self._show()
@@ -168,7 +187,7 @@ class BatchedEnvironment:
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """Take an action in each slot."""
-        returned = unpack(self.env.step(self.states, actions), (3, 4, 5))
+        returned = unpack(self.env.step(self.states, actions), 3, 4, 5)
         has_info = isinstance(returned[-1], Mapping)
         self.states, reward, *ends = returned[:-1] if has_info else returned
         observation, info = self._show(dict(returned[-1]) if has_info else {})
