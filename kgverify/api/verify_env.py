@@ -37,6 +37,7 @@ def verify_env(
     seed: int = 0,
     policy: Any = None,
     actions: Any = None,
+    states: Mapping[str, Any] | None = None,
     tolerance: float | None = None,
     lockstep: bool | None = None,
     minimum: str | Mapping[str, int] | None = None,
@@ -60,6 +61,8 @@ def verify_env(
             `hidden` to compare them as well. Or a pair: the policy of the expected side, which chooses, and that of the
             actual side, which only shows its choice. Random legal actions if not given.
         actions: The actions themselves [steps, slots, ...], instead of `slots`, `steps` and `policy`.
+        states: The states from which the first of these actions are taken, [slots, ...] each by name, if both sides have a
+            state that can be set; those of the reset if not given.
         tolerance: The relative difference of two floats that counts as rounding. If not given, a bound is derived from the
             float types, and, in lockstep, from what a change of the state in the last place makes.
         lockstep: Whether each step is taken from the expected state, so that independent faults are listed apart. If not
@@ -99,7 +102,7 @@ def verify_env(
     if len(policies) != 2:
         raise UserError("expected one policy or two", where="policy", fix="give (expected policy, actual policy)")
     comparing = Comparing(slots, steps, seed, policies, tolerance, lockstep, parse_evidence(minimum))
-    return compare_sides_of(expected, actual, _with_actions(comparing, actions), save=save)
+    return compare_sides_of(expected, actual, _with_actions(comparing, actions, states), save=save)
 
 
 @checked
@@ -140,12 +143,14 @@ def freeze_env(
     return record_side(environment, Path(path), comparing)
 
 
-def _with_actions(comparing: Comparing, actions: Any) -> Comparing:
+def _with_actions(comparing: Comparing, actions: Any, states: Mapping[str, Any] | None = None) -> Comparing:
     if actions is None:
+        if states is not None:
+            raise UserError("states are given without actions", where="states", fix="give the actions that follow them")
         return comparing
     if comparing.policies != (None, None):
         raise UserError("actions are given as well as a policy", where="actions", fix="give one of them")
-    given = GivenActions(actions)
+    given = GivenActions(actions, states)
     return replace(comparing, slots=given.slots, steps=given.steps, policies=(given, None))
 
 

@@ -106,7 +106,7 @@ def compare_sides(
         not lockstep and each.step >= 0 and rounding.grown[first[each.candidate] + each.step]
         for each in found.divergences
     ]
-    located = [locate(each, *readers) for each in found.divergences]
+    located = locate(found.divergences, *readers)
     divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
     kept = [each for each, drifts in zip(found.divergences, drifting, strict=True) if not drifts]
     # The first ones in time, since slots are listed one after the other.

@@ -7,6 +7,7 @@ import msgspec
 from kgverify.codes import Coded
 from kgverify.comparison.result import Cause, Coverage, Divergence, NearTie, SelfTest, Verdict
 from kgverify.environments.rows import Window
+from kgverify.environments.shrink import Shrunk
 
 
 class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class EnvironmentContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     lockstep:    whether each step was taken from the expected state
     slots, steps, seed: what was driven: the slots, the actions of each, and the seed of the first slot
     windows:     the rows around the first divergences
+    shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
     job:         what runs the comparison again
     """
 
@@ -57,6 +59,7 @@ class EnvironmentContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     minimum: dict[str, int] = {}
     self_test: SelfTest | None = None
     windows: tuple[Window, ...] = ()
+    shrunk: Shrunk | None = None
     command: str = ""
     job: dict[str, Any] | None = None
 

@@ -238,6 +238,13 @@ def name_numbers(leaves: Leaves, root: str) -> list[str]:
     return names
 
 
+def describe_numbers(group: str, leaves: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the name and the type of each number of a group, such as `observations`, given its arrays or tensors."""
+    parts = {name: name_numbers({name: to_array(each[:1])}, group.removesuffix("s")) for name, each in leaves.items()}
+    types = [str(leaves[name].dtype).removeprefix("torch.") for name, names in parts.items() for _ in names]
+    return [name for names in parts.values() for name in names], types
+
+
 def check_rows(leaves: Leaves, num_slots: int, where: str) -> None:
     """Raise a UserError unless each array has a row for each slot."""
     for name, array in leaves.items():
@@ -269,12 +276,14 @@ class Acted(NamedTuple):
     log_probability: float64 [n], in nats; None if the policy does not tell it
     value:   float64 [n]; None likewise
     hidden:  the arrays of the hidden state after the choice; None likewise
+    states:  the states from which the environment is to take them, [n, ...] each; None for its own
     """
 
     actions: NDArray[Any]
     log_probability: NDArray[np.float64] | None = None
     value: NDArray[np.float64] | None = None
     hidden: Leaves | None = None
+    states: Leaves | None = None
 
 
 class RandomPolicy(Policy):
@@ -286,14 +295,18 @@ class RandomPolicy(Policy):
 
     def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
         """Draw an action for each slot; among the legal ones if there is a mask."""
+        return Acted(self.draw(slots, observed.mask))
+
+    def draw(self, slots: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+        """Return an action for each slot: [n, *shape]."""
         drawn = []
         for row, slot in enumerate(slots.tolist()):
             stream = self._streams[slot]
-            if observed.mask is not None and observed.mask[row].any():
-                drawn.append(self._space.low + stream.choice(np.flatnonzero(observed.mask[row])))
+            if mask is not None and mask[row].any():
+                drawn.append(self._space.low + stream.choice(np.flatnonzero(mask[row])))
             elif self._space.is_discrete:
                 drawn.append(stream.integers(self._space.low, self._space.high, endpoint=True))
             else:
                 low, high = np.maximum(self._space.low, -1e3), np.minimum(self._space.high, 1e3)
                 drawn.append(stream.uniform(low, high))
-        return Acted(np.array(drawn).astype(self._space.dtype).reshape(-1, *self._space.shape))
+        return np.array(drawn).astype(self._space.dtype).reshape(-1, *self._space.shape)

@@ -25,6 +25,7 @@ class EnvironmentReport(
     slots, steps, seed: what was driven: the slots, the actions of each, and the seed of the first slot
     windows:     the rows around the first divergences
     self_test:   the changes planted before the verdict was given, all of which the comparison reported
+    shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
 
     Example:
         >>> import kgverify as kv

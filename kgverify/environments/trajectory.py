@@ -77,7 +77,10 @@ class Slots(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The values that each call returned to each slot. The numbers of a RESET row are 0, except the observation and the mask.
+    """The values that each call returned to each slot.
+
+    The numbers of a RESET row are 0, except the observation and the mask; in mode `next_step`, its reward and flags are what
+    the call returned.
 
     kind:            uint8   [T]  a `StepKind`
     num_actions:     uint32  [T]  numbers of the action

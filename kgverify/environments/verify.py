@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import Minimum, advise_minimum, parse_minimum
 from kgverify.comparison.result import Verdict
+from kgverify.environments.causes import describe_causes
 from kgverify.environments.compare import Compared, compare_sides, eps_of
 from kgverify.environments.content import EnvironmentInfo
 from kgverify.environments.drive import Drive, Follower, Leader, Plan, Recorded
@@ -22,6 +24,7 @@ from kgverify.environments.protocol import (
     ActionSpace,
     Autoreset,
     Environment,
+    Leaves,
     Observed,
     Policy,
     RandomPolicy,
@@ -30,6 +33,7 @@ from kgverify.environments.protocol import (
     to_array,
 )
 from kgverify.environments.report import EnvironmentReport
+from kgverify.environments.shrink import Case, Shrinker, Shrunk, Tried
 from kgverify.environments.side import Side
 from kgverify.environments.trajectory import StepKind, Trajectories, first_actions, without_resets
 from kgverify.errors import UserError, count_of, describe_error
@@ -69,6 +73,7 @@ class Comparing:
     tolerance: the relative difference of two floats that counts as rounding; None for a derived one
     lockstep:  whether to take each step from the expected state; None if both sides allow it
     minimum:   the evidence that AGREE requires
+    shrinks:   whether to look for the smallest comparison that shows the first difference
     """
 
     slots: int = 16
@@ -78,6 +83,7 @@ class Comparing:
     tolerance: float | None = None
     lockstep: bool | None = None
     minimum: Minimum = field(default_factory=lambda: ENDED)
+    shrinks: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("steps", 1), ("seed", 0), ("tolerance", 0.0)):
@@ -87,10 +93,15 @@ class Comparing:
 
 
 class GivenActions(Policy):
-    """Actions that are given: [steps, slots, ...]."""
+    """Actions that are given: [steps, slots, ...].
 
-    def __init__(self, actions: Any) -> None:
-        self._actions = to_array(actions)
+    states: the states from which the first ones are taken, [slots, ...] each by name; None for those of the reset
+    low:    the least action, if an action that is not legal gives way to one that is; None if it is taken
+    """
+
+    def __init__(self, actions: Any, states: Mapping[str, Any] | None = None, low: Any = None) -> None:
+        self._actions, self._low = to_array(actions), low
+        self.states = None if states is None else {name: to_array(each) for name, each in states.items()}
         if self._actions.ndim < 2 or not self._actions.size or self._actions.dtype.kind not in "biuf":
             raise UserError(
                 f"found the shape {list(self._actions.shape)} of {self._actions.dtype}, expected numbers [steps, slots, ...]",
@@ -101,7 +112,13 @@ class GivenActions(Policy):
 
     def act(self, slots: NDArray[np.int64], numbers: NDArray[np.int64], observed: Observed) -> Acted:
         """Return the given actions."""
-        return Acted(self._actions[numbers, slots])
+        actions = self._actions[numbers, slots]
+        if self._low is not None and observed.mask is not None and actions.ndim == 1:
+            legal = observed.mask[np.arange(len(actions)), actions - self._low]
+            actions = np.where(legal, actions, observed.mask.argmax(axis=1) + self._low).astype(actions.dtype)
+        if self.states is None or numbers.any():
+            return Acted(actions)
+        return Acted(actions, states={name: each[slots] for name, each in self.states.items()})
 
 
 class CalledPolicy(Policy):
@@ -151,6 +168,8 @@ class Ran(NamedTuple):
     changed: the expected side from changed states
     unsteady: the roles of the sides that did not repeat themselves
     begins_alike: whether the same seeds begin the same episodes on both sides
+    space:   the space of actions; None if both were recorded
+    states:  the states from which the leader's actions were taken; empty if they are not shown
     """
 
     expected: Side
@@ -159,6 +178,8 @@ class Ran(NamedTuple):
     unsteady: tuple[str, ...]
     lockstep: bool
     begins_alike: bool = True
+    space: ActionSpace | None = None
+    states: Sequence[Sequence[Leaves]] = ()
 
 
 def compare_environments(
@@ -169,7 +190,37 @@ def compare_environments(
     UserError for environments that cannot take the same actions.
     """
     ran, found = _run_and_compare(expected, actual, comparing, phase)
-    return judge(ran, found, comparing), found
+    report = judge(ran, found, comparing)
+    if report.divergences:
+        divergences, causes = describe_causes(found, lockstep=ran.lockstep)
+        report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
+        if comparing.shrinks and not isinstance(expected, Side) and not isinstance(actual, Side):
+            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, (expected, actual), comparing))
+    return report, found
+
+
+def _shrink(
+    report: EnvironmentReport, ran: Ran, found: Compared, sides: tuple[Open, Open], comparing: Comparing
+) -> Shrunk | None:
+    """Return the smallest comparison that shows the first difference; None for policies, whose actions are their own."""
+    leader, follower = comparing.policies
+    is_free = leader is None or (isinstance(leader, GivenActions) and leader.states is None)
+    if not is_free or follower is not None or ran.space is None or report.first_divergence is None:
+        return None
+    space = ran.space
+
+    def note(case: Case, ran: Ran, found: Compared) -> Tried:
+        taken = ran.expected.columns.actions.number.reshape(*case.actions.shape[:2], *space.shape)
+        return Tried(case._replace(actions=taken.astype(space.dtype)), found, ran.states)
+
+    def run(case: Case) -> Tried:
+        size = replace(comparing, slots=len(case.actions), steps=case.actions.shape[1], seed=case.seed)
+        policy = GivenActions(case.actions.swapaxes(0, 1), case.states, space.low)
+        again = replace(size, policies=(policy, None), lockstep=ran.lockstep)
+        return note(case, *_run_and_compare(*sides, again, silent_phase))
+
+    whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
+    return Shrinker(report.first_divergence, space, run).shrink(note(whole, ran, found))
 
 
 def _run_and_compare(
@@ -293,7 +344,8 @@ class _Runner:
                 unsteady.append(role)
         self._leader = leader
         sides = [self._drop_resets(side) for side in sides]
-        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._begins_alike)
+        states = leader.states if self.lockstep else ()
+        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._begins_alike, self._space, states)
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
         """Run the expected side again, from states that differ in the last place of the coarser of both types."""
