@@ -37,6 +37,11 @@ def list_facts(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
         yield "required", describe_minimum(report.minimum)
     if report.rounding:
         yield "rounding", wording.clip(report.rounding)
+    if (found := report.shrunk) is not None:
+        size = f"{count_of(found.slots, 'slot')} and {count_of(found.steps, 'action')}, seed {found.seed}"
+        start = ", from a state" if found.states is not None else ""
+        again = "" if found.repeats else "; another run did not show it"
+        yield "shrunk to", f"{size}{start}: {wording.clip(describe_divergence(found.divergence))}{again}"
     if report.near_ties:
         first = report.near_ties[0]
         where = f"first {wording.clip(first.atom)}, step {first.step}"
