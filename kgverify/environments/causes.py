@@ -45,6 +45,9 @@ LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
 SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated", "overwritten")
 
 
+ENDS: Final = "ends"
+"""The field of a wrong end: both flags."""
+
 _SHOWN: Final = (Stage.RESET, Stage.TRANSITION, Stage.OBSERVE, Stage.AUTORESET)
 """The stages at which a wrong observation may show."""
 
@@ -65,6 +68,10 @@ def root_of(field: str) -> str:
     return re.split(r"[\[.]", field)[0]
 
 
+def _key_of(stage: str, field: str) -> _Key:
+    return stage, ENDS if stage == Stage.END else root_of(field)
+
+
 def describe_causes(
     compared: Compared, further: Sequence[Compared] = (), *, lockstep: bool = False
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
@@ -74,7 +81,7 @@ def describe_causes(
     """
     divergences = compared.comparison.divergences
     seen = [_Seen(each, lockstep) for each in (compared, *further)] if divergences else []
-    keys = [(each.stage, root_of(each.field)) for each in divergences]
+    keys = [_key_of(each.stage, each.field) for each in divergences]
     joined = {} if lockstep else _join_stages({*keys}, seen)
     groups: dict[tuple[str, str], list[int]] = {}
     for i in sorted(range(len(divergences)), key=lambda i: (divergences[i].step, divergences[i].candidate)):
@@ -200,6 +207,7 @@ class _Seen:
         agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
         scalars = {name: self._of(name) == self._of(name, 1) for name in SCALARS}
         self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
+        self._agree[ENDS] = self._agree["terminated"] & self._agree["truncated"]
         self._differs = ~np.logical_and.reduce(list(self._agree.values()))
         self._is_valid, self._is_local = self._count()
 
@@ -247,7 +255,7 @@ class _Seen:
         found = {}
         for row in rows.tolist():
             stage, field, *_ = locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row]))
-            found[row] = stage.value, root_of(field)
+            found[row] = _key_of(stage.value, field)
         return found
 
     def collect(self, stage: str, keys: Set[_Key], *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -262,6 +270,8 @@ class _Seen:
         is_wrong[[row for row, key in self._located.items() if key in keys]] = True
         is_wrong &= counts
         is_right = counts & self._agree[root] & ~is_wrong
+        if root + "s" in GROUPS:
+            is_right &= self._of(GROUPS[root + "s"]) > 0
         if stage not in LOCAL:
             kinds = [kind for kind in (True, False) if (self.is_reset[is_wrong] == kind).any()]
             is_right &= np.isin(self.is_reset, kinds)
@@ -313,15 +323,22 @@ def _make(
 def _read_sources(reader: RowReader, root: str) -> Iterator[_Column]:
     """Yield whether the value of a field differs from that of rows whose value may be taken by mistake."""
     group = root + "s" if root + "s" in GROUPS else root
+    if group not in GROUPS and not hasattr(reader.steps, root):
+        return
     rows = np.arange(len(reader.slot))
     ids: NDArray[Any] = getattr(reader.steps, root, rows)
     if group in GROUPS and len(rows) <= MOST_READ:
         known: dict[bytes, int] = {}
         ids = np.array([known.setdefault(reader.numbers(group, row).tobytes(), len(known)) for row in rows.tolist()])
-    key = (reader.slot * (reader.number.max(initial=0) + 1) + reader.number) * 2 + reader.steps.kind
-    sources = {"the step before": np.where(reader.slot[rows - 1] == reader.slot, rows - 1, rows)}
+    # Not every row has numbers of a group: the end of an episode has no mask.
+    has = getattr(reader.steps, GROUPS[group]) > 0 if group in GROUPS else rows >= 0
+    last = np.maximum.accumulate(np.where(has, rows, -1))
+    before = np.where(rows > 0, last[rows - 1], -1)
+    sources = {"the step before": np.where((before >= 0) & (reader.slot[before] == reader.slot), before, rows)}
+    width, num_slots = int(reader.number.max(initial=0)) + 1, int(reader.slot.max(initial=0)) + 1
+    key = (reader.slot * width + reader.number) * 2 + reader.steps.kind
     for name, away in (("the next slot", 1), ("the slot before", -1)):
-        sought = key + away * 2 * (reader.number.max(initial=0) + 1)
+        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + reader.steps.kind
         at = np.minimum(np.searchsorted(key, sought), len(rows) - 1)
         sources[name] = np.where(key[at] == sought, at, rows)
     for name, source in sources.items():

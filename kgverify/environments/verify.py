@@ -350,7 +350,9 @@ class _Runner:
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
                 unsteady.append(role)
         self._leader = leader
-        states = leader.states if self.lockstep else ()
+        states = (
+            leader.states if all(isinstance(each, Environment) and each.has_states for each in self._opened) else ()
+        )
         return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._space, states)
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
