@@ -426,6 +426,8 @@ def _read_numbers(reader: RowReader, before: NDArray[Any]) -> Iterator[_Column]:
             scale = scale if np.dtype(reader.side.dtypes[group][0]).kind in "iub" else Scale.NUMBER
         for name, column in zip(reader.side.names[group], numbers.T, strict=True):
             yield _make(name, scale, f"with {name} {{}}"), column
+            changes = (reader.steps.kind == StepKind.STEP) & whole & whole[before] & (column != column[before])
+            yield _make(f"{name} changes", Scale.FLAG, f"that change {name}", f"that do not change {name}"), changes
             yield (
                 _make(f"{name} before", scale, f"after {name} {{}}"),
                 np.where(reader.steps.kind == 0, 0, column[before]),

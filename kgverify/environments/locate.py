@@ -273,8 +273,8 @@ class _Pair:
         varies = np.ptp(left, axis=0) > 0
         with np.errstate(all="ignore"):
             factor, offset = right / left, right - left
-        is_scaled = np.ptp(factor, axis=0) <= 1e-4 * np.abs(factor[0])
-        is_moved = np.ptp(offset, axis=0) <= 1e-4 * np.abs(offset[0])
+            is_scaled = np.ptp(factor, axis=0) <= 1e-4 * np.abs(factor[0])
+            is_moved = np.ptp(offset, axis=0) <= 1e-4 * np.abs(offset[0])
         explains = is_scaled | is_moved if self.kind == StepKind.STEP else is_scaled
         return bool(is_wrong.any() and (explains & varies).all())
 
