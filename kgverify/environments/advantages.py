@@ -121,6 +121,7 @@ def list_mistakes(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Ite
     for words, shift in (("next", -1), ("previous", 1)):
         moved = [_shift(each, shift) for each in (terminated, truncated)]
         yield f"with the done flag of the {words} row", take(steps._replace(terminated=moved[0], truncated=moved[1]))
+        yield f"with the done flag of the {words} row in the trace", change(goes_on=~_shift(~right.goes_on, shift))
         yield f"with the reward of the {words} row", change(reward=_shift(steps.reward, shift))
         yield f"with the value of the {words} row", take(steps._replace(value=_shift(steps.value, shift)))
         for field in ("reward", "value", "terminated", "truncated", "last_value", "final_value"):

@@ -76,6 +76,7 @@ class PPO(_Checked):
     normalize_advantages: over the rows of a `minibatch`, over the whole `buffer`, or `never`
     normalize_ddof, normalize_eps: (A − mean) / (std + eps), the sum of squares divided by the number of rows − ddof
     reduction:   `mean` or `sum` over the rows of a minibatch
+    with_replacement: whether a row may appear twice in a minibatch
     max_grad_norm: the Euclidean norm over all gradients to which they are scaled down; None for any norm
     optimizer:   `Adam` or `SGD`; without it, the update of the weights is not compared
 
@@ -98,6 +99,7 @@ class PPO(_Checked):
     normalize_ddof: int = 1
     normalize_eps: float = 1e-8
     reduction: Literal["mean", "sum"] = "mean"
+    with_replacement: bool = False
     max_grad_norm: float | None = None
     optimizer: Adam | SGD | None = None
 

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     is_valid: bool [B]   the rows that count
     whole:    the recorded columns and `is_valid` of the whole buffer, [T·N] each
     chosen:   int64 [B]  the rows of the minibatch among them
-    shape:    T and N
+    shape:    T, N, and the number of actions, 1 if it is unknown
     """
 
     log_probability: Tensor
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     is_valid: Tensor
     whole: Tensors
     chosen: Tensor
-    shape: tuple[int, int]
+    shape: tuple[int, int, int]
 
 
 class Stage(NamedTuple):
@@ -141,16 +141,19 @@ class Training:
         return tuple(torch.zeros(len(chosen)).double() if each is None else each.reshape(-1) for each in found)
 
     def _differentiate(self, total: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of each weight that is not frozen; 0 for one that the loss does not use."""
+        trained = {name: each for name, each in self._weights.items() if each.requires_grad}
         found = torch.autograd.grad(
-            total, [*self._weights.values()], retain_graph=True, materialize_grads=True, allow_unused=True
+            total, [*trained.values()], retain_graph=True, materialize_grads=True, allow_unused=True
         )
-        return dict(zip(self._weights, found, strict=True))
+        return dict(zip(trained, found, strict=True))
 
-    def list_stages(self) -> Iterator[Stage]:
-        """Yield the choices in the buffer, and then the losses, gradients and weights of each step."""
+    def list_stages(self, on_policy: bool) -> Iterator[Stage]:
+        """Yield the choices in the buffer if this policy made them, and then the losses, gradients and weights of each step."""
         batches = self._theirs.get("minibatches", [self._theirs])
         weights = {name: each.detach().clone() for name, each in self._weights.items()}
-        yield self._find_choices(batches)
+        if on_policy:
+            yield self._find_choices(batches)
         gradients: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
             given = {
@@ -158,8 +161,10 @@ class Training:
             }
             self._load(weights)
             yield from self._find_losses(number, batch, given, gradients)
-            gradients, scaled = given["gradients"], given["scaled_gradients"]
-            if gradients.keys() >= weights.keys() or scaled.keys() >= weights.keys():
+            gradients = given["scaled_gradients"] or given["gradients"]
+            trained = {name for name, each in self._weights.items() if each.requires_grad}
+            # A gradient that is None is known.
+            if any((batch.get(name) or {}).keys() >= trained for name in ("gradients", "scaled_gradients")):
                 yield from self._find_update(number, batch, given, weights)
             self._earlier.insert(0, ("the weights before the previous step", weights))
             if not given["parameters"].keys() >= weights.keys():
@@ -209,59 +214,58 @@ class Training:
         algorithm, losses, gradients = self._algorithm, given["losses"], given["gradients"]
         chosen = self._rows if batch.get("index") is None else torch.as_tensor(batch["index"]).long().reshape(-1)
 
-        def evaluate() -> Rows:
+        mask = self._inputs[2]
+
+        def evaluate(use_mask: bool = True) -> Rows:
             recorded = {name: each[chosen] for name, each in self._whole.items()}
-            recorded |= dict(zip(("log_probability", "value", "entropy"), self._run(chosen), strict=True))
-            return Rows(whole=self._whole, chosen=chosen, shape=self.shape, **recorded)
+            recorded |= dict(zip(("log_probability", "value", "entropy"), self._run(chosen, use_mask), strict=True))
+            shape = (*self.shape, 1 if mask is None else mask.shape[-1])
+            return Rows(whole=self._whole, chosen=chosen, shape=shape, **recorded)
 
         def compute(seed: int) -> dict[str, Tensor]:
             terms = compute_losses(algorithm, evaluate())
             return terms | self._differentiate(terms["total"])
 
-        expected, bounds = measure(compute, self._find_unit("loss", *(batch.get("losses") or {}).values()))
-        self._find_unit("gradient", *(batch.get("losses") or {}).values())
-        rows = evaluate()
+        def list_mistakes() -> Mistakes:
+            yield from list_loss_mistakes(algorithm, evaluate())
+            yield "without the mask", compute_losses(algorithm, evaluate(use_mask=False))
+            now = {name: each.detach().clone() for name, each in self._weights.items()}
+            for words, other in self._earlier:
+                self._load(other)
+                yield f"with {words}", compute_losses(algorithm, evaluate())
+            self._load(now)
 
+        def list_gradients() -> Mistakes:
+            if before:
+                added = {name: right[name] + each for name, each in before.items()}
+                yield "with those of the previous minibatch added: they were not set to zero", added
+                yield "in the previous minibatch", before
+            yield from _list_scaled(algorithm, right)
+            for words, terms in list_mistakes():
+                if terms["total"].requires_grad:
+                    yield f"of the loss {words}", self._differentiate(terms["total"])
+
+        def list_scaled() -> Mistakes:
+            yield from _list_scaled(algorithm, used)
+            for words, each in list_gradients() if used is right else ():
+                yield words, scale_down(algorithm, {**right, **each})
+
+        arrays = (batch.get("losses") or {}).values()
+        expected, bounds = measure(compute, self._find_unit("loss", *arrays))
+        unit = self._find_unit("gradient", *arrays)
+        right = {name: each for name, each in expected.items() if name in self._weights}
         for name in (each for each in ("policy", "value", "entropy", "total") if each in losses):
-            one = {name: expected[name]}
-            if len(losses) == 4:
-                one = {name: (losses | {"total": total_of(algorithm, losses)})[name]} if name == "total" else one
-            yield Stage("loss", number, one, bounds, losses, partial(list_loss_mistakes, algorithm, rows))
-        known = {name: expected[name] for name in gradients}
-        yield Stage("gradient", number, known, bounds, gradients, partial(self._list_gradients, rows, known, before))
-        right = {name: expected[name] for name in self._weights}
+            is_sum = name == "total" and len(losses) == 4
+            one = {name: total_of(algorithm, losses) if is_sum else expected[name]}
+            yield Stage("loss", number, one, bounds, losses, list_mistakes)
+        yield Stage("gradient", number, {name: right[name] for name in gradients}, bounds, gradients, list_gradients)
         if given["scaled_gradients"]:
             used = gradients if gradients.keys() >= right.keys() else right
-            scaled, rounding = measure(lambda seed: scale_down(algorithm, used), self._find_unit("gradient"))
-            rounding = (
-                rounding if used is gradients else {name: each + 2 * bounds[name] for name, each in rounding.items()}
-            )
+            scaled, rounding = measure(lambda seed: scale_down(algorithm, used), unit)
+            if used is right:
+                rounding = {name: each + 2 * bounds[name] for name, each in rounding.items()}
             actual = given["scaled_gradients"]
-            mistakes = partial(_list_scaled, algorithm, used)
-            yield Stage("gradient", number, {name: scaled[name] for name in actual}, rounding, actual, mistakes)
-
-    def _list_gradients(self, rows: Rows, right: Tensors, before: Tensors) -> Mistakes:
-        """Yield the gradients that a mistake gives."""
-        if before:
-            yield (
-                "with those of the previous minibatch added: they were not set to zero",
-                {n: right[n] + before[n] for n in right},
-            )
-            yield "in the previous minibatch", before
-        yield from _list_scaled(self._algorithm, right)
-        for words, factor in _list_factors(rows):
-            yield words, {name: factor * each for name, each in right.items()}
-        for words, terms in list_loss_mistakes(self._algorithm, rows):
-            if terms["total"].requires_grad:
-                yield f"of the loss {words}", self._differentiate(terms["total"])
-        now = {name: each.detach().clone() for name, each in self._weights.items()}
-        for words, other in self._earlier:
-            self._load(other)
-            log_probability, value, entropy = self._run(rows.chosen)
-            stale = rows._replace(log_probability=log_probability, value=value, entropy=entropy)
-            terms = compute_losses(self._algorithm, stale)
-            yield f"with {words}", self._differentiate(terms["total"])
-        self._load(now)
+            yield Stage("gradient", number, {name: scaled[name] for name in actual}, rounding, actual, list_scaled)
 
     def _find_update(self, number: int, batch: Any, given: Any, weights: dict[str, Tensor]) -> Iterator[Stage]:
         """Yield the weights after a step from their gradients."""
@@ -355,6 +359,22 @@ def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
         yield words, compute_losses(replace(algorithm, **change), rows)
     for words, columns in _list_columns(rows):
         yield words, compute_losses(algorithm, rows._replace(**columns))
+    grid = rows.whole["advantage"].reshape(rows.shape[:2])
+    for words, axis in (("each step", 1), ("each slot", 0)):
+        scaled = (grid - grid.mean(axis, keepdim=True)) / (grid.std(axis, keepdim=True) + algorithm.normalize_eps)
+        own = rows._replace(advantage=scaled.reshape(-1)[rows.chosen])
+        yield (
+            f"with advantages normalised over {words}",
+            compute_losses(replace(algorithm, normalize_advantages="never"), own),
+        )
+    both = [
+        compute_losses(replace(algorithm, **each), rows)["value"]
+        for each in ({"value_clip": None}, {"value_clip_larger": False})
+    ]
+    yield (
+        "with the smaller value loss in place of the larger one",
+        _add_up(algorithm, right, value=sum(both) - right["value"]),
+    )
     opposite = compute_losses(algorithm, rows._replace(advantage=-rows.advantage))
     yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=-opposite["policy"])
     if algorithm.clip is not None:
@@ -403,7 +423,7 @@ def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "with the negative log-probability as the entropy", {"entropy": -new}
     yield "with the entropy in bits", {"entropy": rows.entropy / math.log(2)}
     yield "over the rows that do not count, too", {"is_valid": torch.ones_like(rows.is_valid)}
-    t, n = rows.shape
+    t, n, _ = rows.shape
     for words, other in (
         ("of the next step", (rows.chosen + n) % size),
         ("of the previous step", (rows.chosen - n) % size),
@@ -421,13 +441,9 @@ def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _list_factors(rows: Rows) -> Iterator[tuple[str, float]]:
     yield from (("with the opposite sign", -1.0), ("left out", 0.0), ("halved", 0.5), ("doubled", 2.0))
-    t, n = rows.shape
-    for words, size in (
-        ("rows of the minibatch", len(rows.chosen)),
-        ("steps", t),
-        ("slots", n),
-        ("rows of the buffer", t * n),
-    ):
+    t, n, num_actions = rows.shape
+    sizes = {"rows of the minibatch": len(rows.chosen), "steps": t, "slots": n, "rows": t * n, "actions": num_actions}
+    for words, size in sizes.items():
         yield f"multiplied by the number of {words}", float(size)
         yield f"divided by the number of {words}", 1 / size
 
@@ -462,8 +478,14 @@ def _list_scaled(algorithm: Any, right: Tensors) -> Mistakes:
 def take_step(
     optimizer: Any, weights: Tensors, gradients: Tensors, states: dict[str, dict[str, Any]]
 ) -> dict[str, Tensor]:
-    """Return the weights after a step of an optimizer, and replace its states: those that torch keeps, by weight."""
-    return {name: _move(optimizer, each, gradients[name], states[name]) for name, each in weights.items()}
+    """Return the weights after a step of an optimizer, and replace its states: those that torch keeps, by weight.
+
+    A weight without a gradient stays as it is.
+    """
+    return {
+        name: _move(optimizer, each, gradients[name], states[name]) if name in gradients else each
+        for name, each in weights.items()
+    }
 
 
 def _move(optimizer: Any, weight: Any, gradient: Any, state: dict[str, Any]) -> Any:
@@ -501,7 +523,7 @@ def list_update_mistakes(
     def take(
         gradients: Tensors = scaled, rule: Any = rule, weights: Tensors = weights, shift: float = 0.0, extra: float = 0.0
     ) -> dict[str, Tensor]:  # fmt: skip
-        own = {name: each | {"step": float(each.get("step", 0.0)) + shift} for name, each in states.items()}
+        own = {name: each | {"step": max(0.0, float(each.get("step", 0.0)) + shift)} for name, each in states.items()}
         for each in own.values() if extra else ():
             correction = (1 - rule.betas[1] ** (each["step"] + 1)) / rule.betas[1]
             each["exp_avg_sq"] = each.get("exp_avg_sq", 0.0) + extra * correction
@@ -511,6 +533,8 @@ def list_update_mistakes(
     yield "with the sign of the gradients exchanged", take({name: -each for name, each in scaled.items()})
     for words, gradients in _list_scaled(algorithm, raw):
         yield f"from gradients {words}", take(gradients)
+    frozen = {name: each * (1 - rule.lr * rule.weight_decay) for name, each in weights.items() if name not in scaled}
+    yield "with weight decay of frozen weights, too", take() | frozen
     for words, other in earlier:
         yield f"from {words}", take(weights={**weights, **other})
     twice = {name: dict(each) for name, each in states.items()}
@@ -529,6 +553,7 @@ def list_update_mistakes(
         changes |= {f"with eps {eps:g}": {"eps": eps} for eps in (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)}
         yield "without the correction of bias", take(shift=1e9)
         yield "with the number of the step one too large", take(shift=1)
+        yield "with the number of the step standing still at 1", take(shift=-1e9)
         # The second moment before the step that makes sqrt(v) + 0 the root of v + eps.
         yield "with eps under the square root", take(rule=replace(rule, eps=0.0), extra=rule.eps)
     else:
@@ -536,4 +561,7 @@ def list_update_mistakes(
         changes["with the other kind of momentum (Nesterov's or not)"] = {"nesterov": not rule.nesterov}
     for words, change in changes.items():
         yield words, take(rule=replace(rule, **change))
-    yield "by plain gradient descent", {name: each - rule.lr * scaled[name] for name, each in weights.items()}
+    yield (
+        "by plain gradient descent",
+        {name: each - rule.lr * scaled.get(name, 0 * each) for name, each in weights.items()},
+    )
