@@ -411,7 +411,11 @@ def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "with a column of log-probabilities times a row of advantages: the mean over all pairs", {
         "log_probability": new[:, None], "old_log_probability": old[:, None],
     }  # fmt: skip
-    yield "with a column of values less a row of returns: the mean over all pairs", {"value": rows.value[:, None]}
+    for words, columns in (
+        ("new values", {"value": rows.value[:, None]}),
+        ("returns", {"returns": rows.returns[:, None]}),
+    ):
+        yield f"with a column of {words} against rows of B numbers: the mean over all pairs", columns
     yield "with the sign of the advantages exchanged", {"advantage": -rows.advantage}
     yield "with returns in place of advantages", {"advantage": rows.returns}
     yield "with advantages through which the gradient flows", {"advantage": rows.returns - rows.value}
