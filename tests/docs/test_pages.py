@@ -47,6 +47,7 @@ PAGES = {
     ),
     "docs/agents.md": Page(printed=(r"KG101 resolve missing .*",)),
     "docs/ci.md": Page(printed=(r"INCONCLUSIVE.*AGREE   22 candidates.*DIVERGE.*::error",)),
+    "docs/environments.md": Page(has_shared=True),
     "docs/evaluating.md": Page(until="## Several machines", printed=(r"\[0 0 1 1",)),
     "docs/fuzzing.md": Page(
         files={"toml": "known.toml", "reproducer": "shown.kg"},
