@@ -22,6 +22,7 @@ MARGIN: Final = 16.0
 
 The root of 8 squares is smaller than a third of its mean in 1 of 10,000 cases. The bound is then still 5 standard deviations.
 """
+GIVEN: Final = ("losses", "gradients", "scaled_gradients", "parameters")
 RECORDED: Final = ("old_log_probability", "old_value", "advantage", "returns")
 
 
@@ -156,9 +157,7 @@ class Training:
             yield self._find_choices(batches)
         gradients: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
-            given = {
-                name: as_tensors(batch.get(name)) for name in ("losses", "gradients", "scaled_gradients", "parameters")
-            }
+            given = {name: as_tensors(batch.get(name)) for name in GIVEN}
             self._load(weights)
             yield from self._find_losses(number, batch, given, gradients)
             gradients = given["scaled_gradients"] or given["gradients"]
@@ -181,19 +180,13 @@ class Training:
 
         def list_mistakes() -> Mistakes:
             after = [as_tensors(each.get("parameters")) for each in batches]
-            for words, other in [
-                *self._earlier,
-                *((f"the weights after minibatch {i}", each) for i, each in enumerate(after)),
-            ]:
+            others = [(f"the weights after minibatch {i}", each) for i, each in enumerate(after)]
+            for words, other in [*self._earlier, *others]:
                 self._load(other)
                 yield f"with {words}", compute(0)
             self._load(now)
-            for words, by in (
-                ("next step", shape[1]),
-                ("previous step", -shape[1]),
-                ("next slot", 1),
-                ("previous slot", -1),
-            ):
+            places = {"next step": shape[1], "previous step": -shape[1], "next slot": 1, "previous slot": -1}
+            for words, by in places.items():
                 yield f"with the observation and action of the {words}", compute(0, (rows + by) % len(rows))
             yield "without the mask", compute(0, use_mask=False)
             right = compute(0)
@@ -204,16 +197,14 @@ class Training:
         valid = self._whole["is_valid"].reshape(shape)
         # An array that is not given is NaN.
         actual = {name: self._whole[f"old_{name}"].reshape(shape) for name in expected}
-        known = {
-            name: torch.where(valid & ~actual[name].isnan().all(), each, torch.nan) for name, each in expected.items()
-        }
-        return Stage("choose", None, known, bounds, actual, list_mistakes)
+        known = {name: valid & ~each.isnan().all() for name, each in actual.items()}
+        expected = {name: torch.where(known[name], each, torch.nan) for name, each in expected.items()}
+        return Stage("choose", None, expected, bounds, actual, list_mistakes)
 
     def _find_losses(self, number: int, batch: Any, given: Any, before: Tensors) -> Iterator[Stage]:
         """Yield the terms of the loss and the gradients of a step."""
         algorithm, losses, gradients = self._algorithm, given["losses"], given["gradients"]
         chosen = self._rows if batch.get("index") is None else torch.as_tensor(batch["index"]).long().reshape(-1)
-
         mask = self._inputs[2]
 
         def evaluate(use_mask: bool = True) -> Rows:
@@ -269,13 +260,8 @@ class Training:
 
     def _find_update(self, number: int, batch: Any, given: Any, weights: dict[str, Tensor]) -> Iterator[Stage]:
         """Yield the weights after a step from their gradients."""
-        algorithm, actual, raw, scaled = (
-            self._algorithm,
-            given["parameters"],
-            given["gradients"],
-            given["scaled_gradients"],
-        )
-        rule = algorithm.optimizer
+        algorithm, rule = self._algorithm, self._algorithm.optimizer
+        _, raw, scaled, actual = (given[name] for name in GIVEN)
         if rule is None or not actual:
             return
         before = {name: dict(each) for name, each in self._states[0].items()}
@@ -325,109 +311,75 @@ def _add_up(algorithm: Any, terms: Tensors, **others: Tensor) -> dict[str, Tenso
 
 def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
     """Yield the terms that a mistake gives: of a field of the algorithm, a column of the rows, or a term."""
-    value, entropy, right = algorithm.value_coefficient, algorithm.entropy_coefficient, compute_losses(algorithm, rows)
+
+    def take(**changes: Any) -> dict[str, Tensor]:
+        columns = {name: each for name, each in changes.items() if name in Rows._fields}
+        fields = {name: each for name, each in changes.items() if name not in columns}
+        return compute_losses(replace(algorithm, **fields), rows._replace(**columns))
+
+    value, entropy, scale, clip = (
+        getattr(algorithm, name) for name in ("value_coefficient", "entropy_coefficient", "value_scale", "clip")
+    )
+    old, new, now, target = rows.old_log_probability, rows.log_probability, rows.value.detach(), rows.returns
     changes: dict[str, dict[str, Any]] = {
         "with the sign of the entropy bonus exchanged": {"entropy_coefficient": -entropy},
         "without the entropy bonus": {"entropy_coefficient": 0.0},
         "with an entropy coefficient of 1": {"entropy_coefficient": 1.0},
         "with the two coefficients exchanged": {"value_coefficient": entropy, "entropy_coefficient": value},
-        "with half the value coefficient": {"value_coefficient": value / 2},
-        "with twice the value coefficient": {"value_coefficient": value * 2},
+        "with the value coefficient halved": {"value_coefficient": value / 2},
+        "with the value coefficient doubled": {"value_coefficient": value * 2},
         "with a value coefficient of 1": {"value_coefficient": 1.0},
         "without the value loss": {"value_coefficient": 0.0},
         "with the sign of the value loss exchanged": {"value_coefficient": -value},
-        "with the value loss halved": {"value_scale": algorithm.value_scale / 2},
-        "with the value loss doubled": {"value_scale": algorithm.value_scale * 2},
+        "with the value loss halved": {"value_scale": scale / 2},
+        "with the value loss doubled": {"value_scale": scale * 2},
         "with advantages normalised over the minibatch": {"normalize_advantages": "minibatch"},
         "with advantages normalised over the whole buffer": {"normalize_advantages": "buffer"},
         "with advantages not normalised": {"normalize_advantages": "never"},
-        "with the other divisor in the deviation of advantages": {
-            "normalize_ddof": 1 - min(1, algorithm.normalize_ddof)
-        },
+        "with the sum of squares of advantages divided by the number of rows": {"normalize_ddof": 0},
+        "with the sum of squares of advantages divided by the number of rows less 1": {"normalize_ddof": 1},
         "with the sum over rows in place of the mean": {"reduction": "sum"},
         "with the mean over rows in place of the sum": {"reduction": "mean"},
         "without the value clip": {"value_clip": None},
-        "with the clip of the ratio as value clip": {"value_clip": algorithm.clip},
+        "with the clip of the ratio as value clip": {"value_clip": clip},
         "with a value clip of 1e-8": {"value_clip": 1e-8},
         "with only the clipped value loss": {"value_clip_larger": False},
+        "with the new values in place of the recorded ones in the value clip": {"old_value": now},
+        "with old log-probabilities by the new weights: the ratio is 1": {"old_log_probability": new.detach()},
+        "with the ratio inverted": {"log_probability": old, "old_log_probability": new},
+        "without the old log-probabilities": {"old_log_probability": 0 * old},
+        "with probabilities in place of log-probabilities": {
+            "log_probability": new.exp(),
+            "old_log_probability": old.exp(),
+        },
+        "with the sign of the advantages exchanged": {"advantage": -rows.advantage},
+        "with returns in place of advantages": {"advantage": target},
+        "with advantages through which the gradient flows": {"advantage": target - rows.value},
+        "with advantages by the new values": {"advantage": target - now},
+        "with advantages in place of returns in the value loss": {"returns": rows.advantage},
+        "with recorded values in place of returns in the value loss": {"returns": rows.old_value},
+        "with returns from the new values in the value loss": {"returns": rows.advantage + now},
+        "with the negative log-probability as the entropy": {"entropy": -new},
+        "with the entropy in bits": {"entropy": rows.entropy / math.log(2)},
+        "over the rows that do not count, too": {"is_valid": torch.ones_like(rows.is_valid)},
     }
-    if algorithm.clip is not None:
+    pairs = {"log-probabilities": {"log_probability": new[:, None], "old_log_probability": old[:, None]}}
+    pairs |= {"new values": {"value": rows.value[:, None]}, "returns": {"returns": target[:, None]}}
+    changes |= {
+        f"with a column of {words} against rows: the mean over all pairs": each for words, each in pairs.items()
+    }
+    if clip is not None:
+        ratio = (new - old).exp()
         changes["without clipping the ratio"] = {"clip": math.inf}
         changes["with log-probabilities in place of the ratio"] = {"clip": None}
-        changes["with a clip of the ratio by the value clip"] = {"clip": algorithm.value_clip}
-    for words, change in changes.items():
-        yield words, compute_losses(replace(algorithm, **change), rows)
-    for words, columns in _list_columns(rows):
-        yield words, compute_losses(algorithm, rows._replace(**columns))
+        changes["with only the clipped surrogate"] = {"clip": None, "log_probability": ratio.clamp(1 - clip, 1 + clip)}
+        changes["with the difference of log-probabilities as the ratio"] = {"clip": None, "log_probability": new - old}
     grid = rows.whole["advantage"].reshape(rows.shape[:2])
     for words, axis in (("each step", 1), ("each slot", 0)):
         scaled = (grid - grid.mean(axis, keepdim=True)) / (grid.std(axis, keepdim=True) + algorithm.normalize_eps)
-        own = rows._replace(advantage=scaled.reshape(-1)[rows.chosen])
-        yield (
-            f"with advantages normalised over {words}",
-            compute_losses(replace(algorithm, normalize_advantages="never"), own),
-        )
-    both = [
-        compute_losses(replace(algorithm, **each), rows)["value"]
-        for each in ({"value_clip": None}, {"value_clip_larger": False})
-    ]
-    yield (
-        "with the smaller value loss in place of the larger one",
-        _add_up(algorithm, right, value=sum(both) - right["value"]),
-    )
-    opposite = compute_losses(algorithm, rows._replace(advantage=-rows.advantage))
-    yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=-opposite["policy"])
-    if algorithm.clip is not None:
-        ratio = (rows.log_probability - rows.old_log_probability).exp()
-        plain = replace(algorithm, clip=None)
-        for words, factor in (
-            ("with only the clipped surrogate", ratio.clamp(1 - algorithm.clip, 1 + algorithm.clip)),
-            ("with the difference of log-probabilities in place of the ratio", ratio.log()),
-        ):
-            yield words, compute_losses(plain, rows._replace(log_probability=factor))
-    huber = torch.nn.functional.smooth_l1_loss(rows.value, rows.returns, reduction=algorithm.reduction)
-    yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
-    yield "with the halved smooth L1 loss of values", _add_up(algorithm, right, value=huber / 2)
-    for name in ("policy", "value", "entropy"):
-        for words, size in _list_factors(rows):
-            yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: size * right[name]})
-
-
-def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield mistakes in which a column is taken for another, or from other rows."""
-    old, new, now, size = (
-        rows.old_log_probability,
-        rows.log_probability,
-        rows.value.detach(),
-        len(rows.whole["advantage"]),
-    )
-    yield "with old log-probabilities by the new weights: the ratio is 1", {"old_log_probability": new.detach()}
-    yield "with the ratio inverted", {"log_probability": old, "old_log_probability": new}
-    yield "without the old log-probabilities", {"old_log_probability": 0 * old}
-    yield (
-        "with probabilities in place of log-probabilities",
-        {"log_probability": new.exp(), "old_log_probability": old.exp()},
-    )
-    yield "with a column of log-probabilities times a row of advantages: the mean over all pairs", {
-        "log_probability": new[:, None], "old_log_probability": old[:, None],
-    }  # fmt: skip
-    for words, columns in (
-        ("new values", {"value": rows.value[:, None]}),
-        ("returns", {"returns": rows.returns[:, None]}),
-    ):
-        yield f"with a column of {words} against rows of B numbers: the mean over all pairs", columns
-    yield "with the sign of the advantages exchanged", {"advantage": -rows.advantage}
-    yield "with returns in place of advantages", {"advantage": rows.returns}
-    yield "with advantages through which the gradient flows", {"advantage": rows.returns - rows.value}
-    yield "with advantages by the new values", {"advantage": rows.returns - now}
-    yield "with advantages in place of returns in the value loss", {"returns": rows.advantage}
-    yield "with recorded values in place of returns in the value loss", {"returns": rows.old_value}
-    yield "with returns from the new values in the value loss", {"returns": rows.advantage + now}
-    yield "with the new values in place of the recorded ones in the value clip", {"old_value": now}
-    yield "with the negative log-probability as the entropy", {"entropy": -new}
-    yield "with the entropy in bits", {"entropy": rows.entropy / math.log(2)}
-    yield "over the rows that do not count, too", {"is_valid": torch.ones_like(rows.is_valid)}
-    t, n, _ = rows.shape
+        own = {"advantage": scaled.reshape(-1)[rows.chosen], "normalize_advantages": "never"}
+        changes[f"with advantages normalised over {words}"] = own
+    size, (t, n, _) = len(rows.whole["advantage"]), rows.shape
     for words, other in (
         ("of the next step", (rows.chosen + n) % size),
         ("of the previous step", (rows.chosen - n) % size),
@@ -438,9 +390,20 @@ def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
         ("of the next row of the minibatch", rows.chosen.roll(-1)),
     ):
         columns = {name: rows.whole[name][other] for name in RECORDED}
-        for name, column in columns.items():
-            yield f"with the {name.replace('_', ' ')} {words}", {name: column}
-        yield f"with all recorded columns {words}", columns
+        changes |= {f"with the {name} {words}": {name: column} for name, column in columns.items()}
+        changes[f"with all recorded columns {words}"] = columns
+    for words, change in changes.items():
+        yield words, take(**change)
+    right = take()
+    smaller = take(value_clip=None)["value"] + take(value_clip_larger=False)["value"] - right["value"]
+    larger = -take(advantage=-rows.advantage)["policy"]
+    huber = scale * 2 * torch.nn.functional.smooth_l1_loss(rows.value, target, reduction=algorithm.reduction)
+    yield "with the smaller value loss in place of the larger one", _add_up(algorithm, right, value=smaller)
+    yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=larger)
+    yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
+    for name in ("policy", "value", "entropy"):
+        for words, factor in _list_factors(rows):
+            yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: factor * right[name]})
 
 
 def _list_factors(rows: Rows) -> Iterator[tuple[str, float]]:
