@@ -187,23 +187,19 @@ class _Check:
         if given.get(name) is None:
             return np.full(shape, default)
         array = to_array(given[name]).astype(np.float64)
-        if array.size != np.prod(shape) or array.shape[:1] != shape[:1]:
-            raise UserError(
-                f"the shape is {list(array.shape)}, expected {list(shape)}", where=name, fix="give T steps of N slots"
-            )
+        if array.size != np.prod(shape) or array.shape[:1] not in ((), shape[:1]):
+            message = f"the shape is {list(array.shape)}, expected {list(shape)}"
+            raise UserError(message, where=name, fix="give T steps of N slots")
         return array.reshape(shape)
 
     def report(self) -> UpdateReport:
         """Return the report of what was judged."""
         for stage in (stage for stage, count in self._compared.items() if not count):
-            self._not_compared.setdefault(
-                stage, f"every number is smaller than the rounding of {self._precision[stage]}"
-            )
+            reason = f"every number is smaller than the rounding of {self._precision[stage]}"
+            self._not_compared.setdefault(stage, reason)
         compared = {stage: count for stage, count in self._compared.items() if count}
         verdict = Verdict.DIVERGE if self._divergences else Verdict.AGREE if compared else Verdict.INCONCLUSIVE
-        nothing = Code.NOTHING_COMPARED.mark(
-            "nothing was compared: give theirs, and the policy for losses and gradients"
-        )
+        nothing = Code.NOTHING_COMPARED.mark("nothing was compared: give theirs, and the policy for losses")
         return UpdateReport(
             verdict=verdict, divergences=tuple(self._divergences), compared=compared, not_compared=self._not_compared,
             precision=self._precision, reasons=(nothing,) if verdict is Verdict.INCONCLUSIVE else (),
@@ -238,15 +234,8 @@ class _Check:
     ) -> None:
         listed = lambda: ((words, {name: each}) for words, each in mistakes)  # noqa: E731
         known = np.where(self._valid, expected, np.nan)
-        stage = SimpleNamespace(
-            name="advantage",
-            minibatch=None,
-            expected={name: known},
-            bounds={name: bound},
-            actual=actual,
-            mistakes=listed,
-            null=None,
-        )
+        one = {"expected": {name: known}, "bounds": {name: bound}, "actual": actual, "mistakes": listed}
+        stage = SimpleNamespace(name="advantage", minibatch=None, null=None, **one)
         self.judge(stage, None if local is None else {name: local})
 
     def judge_training(
@@ -262,7 +251,6 @@ class _Check:
             "advantage": advantage, "returns": returns, "is_valid": self._valid,
         }  # fmt: skip
         training = Training(self._buffer, theirs, recorded, algorithm, policy, evaluate, self.find_unit)
-        self._judge_rows(theirs, algorithm)
         for stage in training.list_stages(on_policy):
             # Without an explanation, a later step may show the mistake more clearly.
             last = next((each for each in self._divergences if each.candidate < 0 and each.confidence), None)
@@ -270,6 +258,7 @@ class _Check:
                 self._not_compared["later minibatches"] = f"minibatch {last.step} differs"
                 break
             self.judge(stage)
+        self._judge_rows(theirs, algorithm)
 
     def _judge_rows(self, theirs: Mapping[str, Any], algorithm: PPO) -> None:
         """Report a minibatch in which a row appears twice."""
@@ -295,9 +284,8 @@ class _Check:
             count = int((is_known & (bounds[name] < effect)).sum())
             self._compared[stage.name] = self._compared.get(stage.name, 0) + count
             if not is_known.all():
-                self._not_compared.setdefault(
-                    f"{name}, in part", "rows that do not count, or that depend on what is not given"
-                )
+                reason = "rows that do not count, or that depend on what is not given"
+                self._not_compared.setdefault(f"{name}, in part", reason)
             differs[name] = is_known & ~(np.abs(actual[name] - each) <= bounds[name])
         name = next((name for name, each in differs.items() if each.any()), "")
         if not name or any(each.stage == stage.name for each in self._divergences):

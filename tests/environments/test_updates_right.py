@@ -89,6 +89,32 @@ def test_right_advantages_agree(float_type: str) -> None:
         assert report.verdict is kv.Verdict.AGREE, f"{seed}: {report}"
 
 
+class Actor(torch.nn.Module):
+    """A policy in the way of Stable-Baselines3, whose distribution checks its probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(5, 5)
+
+    def evaluate_actions(self, observation: Any, action: Any) -> Any:
+        logits, value = self.net(observation).split((4, 1), -1)
+        choice = torch.distributions.Categorical(probs=logits.softmax(-1))
+        return value, choice.log_prob(action), choice.entropy()
+
+
+@pytest.mark.parametrize("float_type", ["float32", "bfloat16"])
+def test_choices_of_one_slot_by_a_distribution_of_torch_agree(float_type: str) -> None:
+    torch.manual_seed(0)
+    actor = Actor().to(TYPES[float_type])
+    observation, zeros = torch.randn(6, 5).to(TYPES[float_type]), torch.zeros(6)
+    value, log_probability, _ = actor.evaluate_actions(observation, zeros.long())
+    buffer = {"reward": zeros, "terminated": zeros, "truncated": zeros, "last_value": 0.0, "observation": observation}
+    buffer |= {"action": zeros.long(), "value": value[:, 0], "log_probability": log_probability}
+    report = kv.verify_update(buffer, {}, algorithm=kv.PPO(), policy=actor)
+    assert report.verdict is kv.Verdict.AGREE, str(report)
+    assert report.compared["choose"] > 6
+
+
 @pytest.mark.deep
 def test_the_advantages_of_torchrl_agree() -> None:
     functional = pytest.importorskip("torchrl.objectives.value.functional")
