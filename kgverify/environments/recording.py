@@ -158,7 +158,7 @@ class EnvironmentRecorder:
 
     def _open(self, call: dict[str, Any]) -> None:
         """Open the traces, with the columns of the first step."""
-        from kgverify.torch.trajectory_rows import Column, Plan, RowRecorder
+        from kgverify.torch.trajectory_rows import Plan, RowRecorder
 
         num = self._num_slots
         self._seeds = np.arange(num) + self._seeds if isinstance(self._seeds, int) else np.asarray(self._seeds, np.int64)
@@ -167,25 +167,27 @@ class EnvironmentRecorder:
         self._chosen = np.sort(drawn)
         known = frozenset(_DTYPES.keys() & call.keys())
         self._names = {group: self._names[group] for group in GROUPS if group in self._names}
+        self._known = known | self._names.keys()
         empty = Side(self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value).as_trace()
         digests = self._path.with_suffix(f".digests{self._path.suffix}")
         for path, level in ((digests, TraceLevel.DIGESTS), (self._path, TraceLevel.STEPS)):
             storage = Storage(level, shard_steps=1 << 24, shard_bytes=_SHARD_BYTES)
             self._writers.append(TraceWriter(path, empty.header, empty.symbols, storage=storage, schema=ENVIRONMENT))
-        group_of = {count: group for group, count in GROUPS.items()}
-        columns = tuple(Column(name, dtype == "<f8", group_of.get(name, "")) for name, dtype in _DTYPES.items())
-        plan = Plan(
-            columns,
-            {group: len(names) for group, names in self._names.items()},
-            self._autoreset is Autoreset.SAME_STEP,
-            self._autoreset is Autoreset.DISABLED,
-        )
+        groups = {group: (GROUPS[group], len(names)) for group, names in self._names.items()}
+        plan = Plan({name: dtype == "<f8" for name, dtype in _DTYPES.items()}, groups, self._autoreset.value)
         self._rows = RowRecorder(plan, num, self._chosen, NUM_CALLS, self._device)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             self._add(each)
 
     def _add(self, call: dict[str, Any]) -> None:
+        expected = self._known if "which" not in call else self._known & {"observations", "masks", "states"}
+        if odd := sorted(expected ^ (call.keys() - {"final", "which"})):
+            raise UserError(
+                f"{odd[0]} is in one call and not in another",
+                where=str(self._path),
+                fix="give the same columns in every call",
+            )
         if self._rows.add(call) or time.monotonic() > self._due:
             self._send()
 

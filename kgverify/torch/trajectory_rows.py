@@ -1,7 +1,8 @@
 """The rows of a trajectory on a device: the digest of every slot's row, and all numbers of the rows of some slots.
 
-N slots, E rows that one call may return to a slot, C calls, S slots whose numbers are kept. The digests are those of
-`kgverify.trace.model.digests`, with splitmix64 (Steele, Lea, Flood 2014) on int64: masks make its shifts unsigned.
+N slots, C calls, S slots whose rows are kept. A call returns to each slot at most a STEP row and a RESET row, in this order.
+The digests are those of `kgverify.trace.model.digests`, with splitmix64 (Steele, Lea, Flood 2014) on int64: masks make its
+shifts unsigned.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,32 @@ _GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND: Final = 0x94D049BB133111EB - (1 << 64)
 _NAN: Final = 0x7FF8000000000000
+
+
+class Plan(NamedTuple):
+    """What is recorded.
+
+    columns:   the columns of steps, in the order of the schema; the value says whether it holds floats
+    groups:    the groups of numbers, each with the column that counts them, and their number in a row
+    autoreset: the mode, in Gymnasium's words
+    """
+
+    columns: Mapping[str, bool]
+    groups: Mapping[str, tuple[str, int]]
+    autoreset: str
+
+
+class Block(NamedTuple):
+    """The rows of some calls: tensors, or arrays.
+
+    present: bool or uint8 [C, 2, N]  whether the call returned this row to the slot
+    digests: int64 [C, 2, N]
+    rows:    float64 [C, 2, S, width]  the columns of steps, then the numbers of each group
+    """
+
+    present: Any
+    digests: Any
+    rows: Any
 
 
 def _mix(words: Tensor) -> Tensor:
@@ -37,114 +64,24 @@ def _bits_of(numbers: Tensor) -> Tensor:
     return torch.where(torch.isnan(numbers), _NAN, bits)
 
 
-class Column(NamedTuple):
-    """A column of steps. group: the group whose numbers it counts; empty if it is not a column of counts."""
-
-    name: str
-    is_float: bool
-    group: str
-
-
-class Plan(NamedTuple):
-    """What is recorded.
-
-    columns: the columns of steps, in the order of the schema
-    widths:  the numbers of each group
-    is_same_step: whether the call that ends an episode also returns the first observation of the next one
-    idles:   whether a slot whose episode ended waits for a reset
-    """
-
-    columns: tuple[Column, ...]
-    widths: Mapping[str, int]
-    is_same_step: bool
-    idles: bool
+def digest_rows(table: Tensor, plan: Plan, digests: Tensor) -> None:
+    """Write the digests of rows. table: float64 [2, N, width], as in `Block`; digests: int64 [2, N]."""
+    counted = dict(zip((count for count, _ in plan.groups.values()), _split(table, plan), strict=True))
+    state = torch.zeros_like(digests)
+    for value, (name, is_float) in zip(table.unbind(2), plan.columns.items(), strict=False):
+        state = _fold(state, _bits_of(value) if is_float else value.long())
+        if name in counted:
+            position = torch.arange(counted[name].shape[2], device=table.device)
+            hashes = _fold(position, _mix(_mix(_bits_of(counted[name]))))
+            state = _fold(state, torch.where(position < value[:, :, None], hashes, 0).sum(2))
+        elif name.startswith("num_"):
+            state = _mix(state ^ _mix(torch.zeros_like(state)))
+    digests.copy_(state)
 
 
-class Block(NamedTuple):
-    """The rows of some calls: tensors, or arrays.
-
-    present: bool or uint8 [C, E, N]  whether the call returned this row to the slot
-    digests: int64 [C, E, N]
-    rows:    float64 [C, E, S, width]  the columns of steps, then the numbers of each group
-    """
-
-    present: Any
-    digests: Any
-    rows: Any
-
-
-class _Numbers(NamedTuple):
-    """The numbers of a group: float64 [N, width]; the hash of each row, int64 [N]; and the slots that have them, bool [N]."""
-
-    numbers: Tensor
-    hashes: Tensor
-    has: Tensor
-
-
-class _Rows(NamedTuple):
-    """Rows of some slots, `present`. `acts`: the slots whose row follows an action; others have the row of a reset."""
-
-    present: Tensor
-    acts: Tensor
-    groups: Mapping[str, _Numbers]
-
-
-def _join(leaves: tuple[Tensor, ...], has: Tensor) -> _Numbers:
-    numbers = torch.cat([each.reshape(len(has), -1).double() for each in leaves], 1)
-    position = torch.arange(numbers.shape[1], device=numbers.device)
-    return _Numbers(numbers, _fold(position, _mix(_mix(_bits_of(numbers)))).sum(1), has)
-
-
-def _find_rows(call: Mapping[str, Any], plan: Plan, ended: Tensor) -> list[_Rows]:
-    """Return the rows of one call. ended: bool [N], the slots whose next episode has not begun; it is brought up to date."""
-    everyone = torch.ones_like(ended)
-    observed = {name: _join(call[name], everyone) for name in ("observations", "masks", "states") if name in call}
-    if "terminated" not in call:
-        ended.logical_and_(~call["which"])
-        return [_Rows(call["which"], ~everyone, observed)]
-    acts = ~ended
-    ends = acts & (call["terminated"] != 0)
-    if "truncated" in call:
-        ends = ends | (acts & (call["truncated"] != 0))
-    # No action follows the observation that ends an episode, so it has neither a mask nor a state.
-    groups = {name: each._replace(has=~ends) for name, each in observed.items()}
-    groups |= {name: _join(call[name], acts) for name in ("actions", "hidden") if name in call}
-    if "final" in call:
-        final, (numbers, hashes, _) = _join(call["final"], everyone), observed["observations"]
-        merged = torch.where(ends[:, None], final.numbers, numbers), torch.where(ends, final.hashes, hashes)
-        groups["observations"] = _Numbers(*merged, everyone)
-    elif not plan.is_same_step:
-        groups["observations"] = observed["observations"]
-    rows = _Rows(acts if plan.idles else everyone, acts, groups)
-    if plan.is_same_step:
-        return [rows, _Rows(ends, ~everyone, observed)]
-    ended.copy_(ends | ended if plan.idles else ends)
-    return [rows]
-
-
-def _write(call: Mapping[str, Any], plan: Plan, ended: Tensor, chosen: Tensor, block: Block) -> None:
-    """Write the rows of one call to a block without the axis of calls. chosen: int64 [S]."""
-    block.present.zero_()
-    for number, (present, acts, groups) in enumerate(_find_rows(call, plan, ended)):
-        zeros = torch.zeros(len(ended), 1, dtype=torch.float64, device=ended.device)
-        state, cells = torch.zeros_like(block.digests[number]), []
-        for name, is_float, group in plan.columns:
-            value = zeros[:, 0]
-            if group in groups:
-                value = torch.where(groups[group].has, groups[group].numbers.shape[1], value)
-            elif name == "kind":
-                value = acts.double()
-            elif name in call:
-                value = torch.where(acts, call[name].reshape(-1).double(), value)
-            cells.append(value)
-            state = _fold(state, _bits_of(value) if is_float else value.long())
-            if group:
-                sums = torch.where(groups[group].has, groups[group].hashes, 0) if group in groups else zeros[:, 0].long()
-                state = _fold(state, sums)
-        tables = [groups[name].numbers if name in groups else zeros.expand(-1, num) for name, num in plan.widths.items()]
-        block.present[number].copy_(present)
-        block.digests[number].copy_(state)
-        block.rows[number].copy_(torch.cat([each[chosen] for each in (torch.stack(cells, 1), *tables)], 1))
+def _split(table: Tensor, plan: Plan) -> tuple[Tensor, ...]:
+    """Return the numbers of each group, as views of a table."""
+    return table.split([len(plan.columns), *(width for _, width in plan.groups.values())], dim=2)[1:]
 
 
 def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
@@ -153,29 +90,39 @@ def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
 
 
 class RowRecorder:
-    """The recorder of rows on one device. On CUDA they are computed by compiled kernels if Triton is installed.
+    """The recorder of rows on one device; on CUDA, with a kernel if Triton is installed.
 
     num_filled: the calls that the current block holds
     """
 
     def __init__(self, plan: Plan, num_slots: int, chosen: Any, num_calls: int, device: torch.device) -> None:
-        self._plan, self._num_slots, self._num_calls = plan, num_slots, num_calls
+        self._plan, self._num_calls = plan, num_calls
+        width = len(plan.columns) + sum(num for _, num in plan.groups.values())
         with torch.inference_mode(False), device:
             self._chosen = torch.as_tensor(chosen, device=device)
+            # The slots whose next episode has not begun.
             self._ended = torch.zeros(num_slots, dtype=torch.bool)
-        self._write: Any = _write
+            # The first row is that of a step, the second that of a reset.
+            self._table = torch.zeros(2, num_slots, width, dtype=torch.float64)
+            self._cells = dict(zip(plan.columns, self._table.unbind(2), strict=False))
+            self._numbers = dict(zip(plan.groups, _split(self._table, plan), strict=True))
+            self._cells["kind"][0] = 1
+            for group, (count, num) in plan.groups.items():
+                self._cells[count][0 if group in ("actions", "hidden") else slice(None)] = num
+        self._digest = digest_rows
         if device.type == "cuda" and find_spec("triton") is not None:
-            self._write = torch.compile(_write, dynamic=False)
+            from kgverify.torch.trajectory_kernel import digest_rows as digest_by_kernel
+
+            self._digest = digest_by_kernel
         self._begin()
 
     def _begin(self) -> None:
-        first = self._num_calls, 1 + self._plan.is_same_step
-        width = len(self._plan.columns) + sum(self._plan.widths.values())
-        with torch.inference_mode(False), self._ended.device:
+        num, slots, width = self._num_calls, *self._table.shape[1:]
+        with torch.inference_mode(False), self._table.device:
             self._block = Block(
-                torch.empty(*first, self._num_slots, dtype=torch.bool),
-                torch.empty(*first, self._num_slots, dtype=torch.int64),
-                torch.empty(*first, len(self._chosen), width, dtype=torch.float64),
+                torch.empty(num, 2, slots, dtype=torch.bool),
+                torch.empty(num, 2, slots, dtype=torch.int64),
+                torch.empty(num, 2, len(self._chosen), width, dtype=torch.float64),
             )
         self.num_filled = 0
 
@@ -183,13 +130,61 @@ class RowRecorder:
         """Record a call, without waiting for the device; return whether the block is full.
 
         call: by name, the tensors [N] of columns, and for each group, `final` included, a tuple of tensors [N, ...]; of a
-              reset, `which`, bool [N], and no column
+              reset, `which`, bool [N], and no column. Each call has the same columns and groups
         """
-        block = Block(*(each[self.num_filled] for each in self._block))
+        present, digests, rows = (each[self.num_filled] for each in self._block)
         with torch.inference_mode(False), torch.no_grad():
-            self._write(call, self._plan, self._ended, self._chosen, block)
+            (self._fill_step if "terminated" in call else self._fill_reset)(call, present)
+            self._digest(self._table, self._plan, digests)
+            torch.index_select(self._table, 1, self._chosen, out=rows)
         self.num_filled += 1
         return self.num_filled == self._num_calls
+
+    def _fill_reset(self, call: Mapping[str, Any], present: Tensor) -> None:
+        self._put(1, call, "observations", "masks", "states")
+        present[0] = False
+        present[1] = call["which"]
+        self._ended &= ~call["which"]
+
+    def _fill_step(self, call: Mapping[str, Any], present: Tensor) -> None:
+        """Write the rows of a step to the table. A row that is not present may hold anything."""
+        self._put(0, call, "actions", "hidden", "observations", "masks", "states")
+        for name in call.keys() & self._cells.keys():
+            self._cells[name][0] = call[name]
+        ends = call["terminated"].bool()
+        if "truncated" in call:
+            ends = ends | call["truncated"].bool()
+        # No action follows the observation that ends an episode, so it has neither a mask nor a state.
+        hidden = ["masks", "states"]
+        present[0] = ~self._ended
+        if self._plan.autoreset == "same_step":
+            self._put(1, call, "observations", "masks", "states")
+            present[1] = ends
+            if "final" in call:
+                parts = zip(call["final"], call["observations"], strict=True)
+                merged = tuple(torch.where(ends.reshape(-1, *[1] * (one.ndim - 1)), one, two) for one, two in parts)
+                self._put(0, {"observations": merged}, "observations")
+                self._cells["num_observed"][0] = self._plan.groups["observations"][1]
+            else:
+                hidden.append("observations")
+        elif self._plan.autoreset == "next_step":
+            self._put(1, call, "observations", "masks", "states")
+            present[1] = self._ended
+            torch.logical_and(ends, present[0], out=self._ended)
+        else:
+            present[1] = False
+            self._ended |= ends
+        for group in self._plan.groups.keys() & hidden:
+            count, num = self._plan.groups[group]
+            self._cells[count][0] = torch.where(ends, 0.0, float(num))
+
+    def _put(self, row: int, call: Mapping[str, Any], *groups: str) -> None:
+        for group in groups:
+            begin = 0
+            for leaf in call.get(group, ()):
+                flat = leaf.reshape(len(leaf), -1)
+                self._numbers[group][row, :, begin : begin + flat.shape[1]] = flat
+                begin += flat.shape[1]
 
     def take(self) -> PendingCopy[Block]:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""
