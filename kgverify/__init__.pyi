@@ -12,7 +12,6 @@ from kgverify.api.fuzz import fuzz as fuzz
 from kgverify.api.golden import golden as golden
 from kgverify.api.open_trace import open_trace as open_trace
 from kgverify.api.record import record as record
-from kgverify.environments.recording import record_env as record_env
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify
@@ -30,6 +29,7 @@ from kgverify.engines.adapters.taps import tap as tap
 from kgverify.engines.adapters.tensor import TensorEngine as TensorEngine
 from kgverify.engines.protocol import Engine as Engine
 from kgverify.engines.support import Support as Support
+from kgverify.environments.recording import record_env as record_env
 from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph
 from kgverify.graphs.load import load_graph as load_graph

@@ -47,10 +47,12 @@ class EnvironmentRecorder:
     """
 
     def __init__(self, path: Path, seeds: int | Sequence[int], share: float, autoreset: Autoreset, name: str) -> None:
-        self._path, self._seeds, self._share, self._autoreset, self._name = path, seeds, share, autoreset, name
+        self._path, self._share, self._autoreset, self._name = path, share, autoreset, name
+        self._seeds: Any = seeds
         self._names: dict[str, list[str]] = {}
         self._dtypes: dict[str, list[str]] = {}
-        self._num_slots, self._device = 0, None
+        self._num_slots = 0
+        self._device: Any = None
         self._rows: Any = None
         self._waiting: list[dict[str, Any]] = []
         self._writers: list[TraceWriter] = []
@@ -161,19 +163,22 @@ class EnvironmentRecorder:
         from kgverify.torch.trajectory_rows import Plan, RowRecorder
 
         num = self._num_slots
-        self._seeds = np.arange(num) + self._seeds if isinstance(self._seeds, int) else np.asarray(self._seeds, np.int64)
+        counted = np.arange(num) if isinstance(self._seeds, int) else 0
+        self._seeds = np.asarray(self._seeds, np.int64) + counted
         check_rows({"seeds": self._seeds}, num, str(self._path))
         drawn = np.random.default_rng(0).permutation(num)[: max(1, round(self._share * num))]
         self._chosen = np.sort(drawn)
         known = frozenset(_DTYPES.keys() & call.keys())
         self._names = {group: self._names[group] for group in GROUPS if group in self._names}
         self._known = known | self._names.keys()
-        empty = Side(self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value).as_trace()
+        empty = Side(
+            self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value
+        ).as_trace()
         digests = self._path.with_suffix(f".digests{self._path.suffix}")
         for path, level in ((digests, TraceLevel.DIGESTS), (self._path, TraceLevel.STEPS)):
             storage = Storage(level, shard_steps=1 << 24, shard_bytes=_SHARD_BYTES)
             self._writers.append(TraceWriter(path, empty.header, empty.symbols, storage=storage, schema=ENVIRONMENT))
-        groups = {group: (GROUPS[group], len(names)) for group, names in self._names.items()}
+        groups = {group: (count, len(self._names.get(group, ()))) for group, count in GROUPS.items()}
         plan = Plan({name: dtype == "<f8" for name, dtype in _DTYPES.items()}, groups, self._autoreset.value)
         self._rows = RowRecorder(plan, num, self._chosen, NUM_CALLS, self._device)
         waiting, self._waiting = self._waiting, []
@@ -202,22 +207,23 @@ class EnvironmentRecorder:
 
     def _append(self, start: int, copied: Any) -> None:
         block = copied.wait()
-        num = self._num_slots
-        present = block.present.transpose(2, 0, 1).reshape(num, -1) != 0
-        words = block.digests.transpose(2, 0, 1).reshape(num, -1).view(np.uint64)
-        rows = block.rows.transpose(2, 0, 1, 3).reshape(len(self._chosen), present.shape[1], -1)
+        present = block.present.transpose(2, 0, 1) != 0
+        words = block.digests.transpose(2, 0, 1).view(np.uint64)
         kept = present[self._chosen]
-        for writer, slots, mask, table in (
-            (self._writers[0], np.arange(num), present, None),
-            (self._writers[1], self._chosen, kept, as_numbers(rows[kept])),
-        ):
-            writer.append(self._columns(start, slots, mask, table), words[slots][mask])
+        table = as_numbers(block.rows.transpose(2, 0, 1, 3)[kept])
+        every = np.arange(self._num_slots)
+        self._writers[0].append(self._columns(start, every, present, None), words[present])
+        self._writers[1].append(self._columns(start, self._chosen, kept, table), words[self._chosen][kept])
 
     def _columns(
         self, start: int, slots: NDArray[np.int64], present: NDArray[np.bool_], table: NDArray[np.float64] | None
     ) -> Any:
-        """Return the rows of some slots, [n, width]; without a table, columns of zeros, which level `digests` leaves out."""
-        counts = present.sum(1, dtype=np.uint32)
+        """Return the columns of some rows.
+
+        present: bool [slots, calls, 2]
+        table: float64 [n, width], the rows that are present; None for zeros, since level `digests` leaves the columns out
+        """
+        counts = present.sum((1, 2), dtype=np.uint32)
         has, num = counts > 0, int(counts.sum())
         at = slots[has]
         candidates = Slots(self._seeds[at], at.astype(np.int32), np.full(len(at), start, np.uint32), counts[has])
@@ -277,7 +283,9 @@ def record_env(
     """
     check_known(autoreset, tuple(Autoreset), "mode", "autoreset")
     if not 0 < share <= 1:
-        raise UserError(f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.0625")
+        raise UserError(
+            f"expected a share above 0 and up to 1, found {share}", where="share", fix="give such as 0.0625"
+        )
     return EnvironmentRecorder(Path(path), seeds, share, Autoreset(autoreset), name)
 
 

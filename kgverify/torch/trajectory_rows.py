@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     """What is recorded.
 
     columns:   the columns of steps, in the order of the schema; the value says whether it holds floats
-    groups:    the groups of numbers, each with the column that counts them, and their number in a row
+    groups:    the groups of numbers, each with the column that counts them, and their number in a row; 0 if unknown
     autoreset: the mode, in Gymnasium's words
     """
 
@@ -74,14 +74,13 @@ def digest_rows(table: Tensor, plan: Plan, digests: Tensor) -> None:
             position = torch.arange(counted[name].shape[2], device=table.device)
             hashes = _fold(position, _mix(_mix(_bits_of(counted[name]))))
             state = _fold(state, torch.where(position < value[:, :, None], hashes, 0).sum(2))
-        elif name.startswith("num_"):
-            state = _mix(state ^ _mix(torch.zeros_like(state)))
     digests.copy_(state)
 
 
 def _split(table: Tensor, plan: Plan) -> tuple[Tensor, ...]:
     """Return the numbers of each group, as views of a table."""
-    return table.split([len(plan.columns), *(width for _, width in plan.groups.values())], dim=2)[1:]
+    sizes = [len(plan.columns), *(num for _, num in plan.groups.values())]
+    return torch.split(table, sizes, dim=2)[1:]
 
 
 def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
@@ -132,6 +131,10 @@ class RowRecorder:
         call: by name, the tensors [N] of columns, and for each group, `final` included, a tuple of tensors [N, ...]; of a
               reset, `which`, bool [N], and no column. Each call has the same columns and groups
         """
+        if self._table.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a replay of a captured CUDA graph would record nothing: call the recorder outside of it"
+            )
         present, digests, rows = (each[self.num_filled] for each in self._block)
         with torch.inference_mode(False), torch.no_grad():
             (self._fill_step if "terminated" in call else self._fill_reset)(call, present)
@@ -174,7 +177,7 @@ class RowRecorder:
         else:
             present[1] = False
             self._ended |= ends
-        for group in self._plan.groups.keys() & hidden:
+        for group in hidden:
             count, num = self._plan.groups[group]
             self._cells[count][0] = torch.where(ends, 0.0, float(num))
 

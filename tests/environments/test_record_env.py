@@ -15,6 +15,7 @@ from kgverify.environments.protocol import Autoreset
 from kgverify.environments.recording import read_recording, read_side
 from kgverify.environments.trajectory import first_actions
 from kgverify.kinds import compare
+from kgverify.torch import trajectory_rows
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.digests import compute_digests
 
@@ -50,7 +51,9 @@ def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     monkeypatch.setattr(recording, "NUM_CALLS", 7)
     run_loop(tmp_path / "run.h5", mode)
     side = read_side(tmp_path / "run.h5")
-    num = int(np.bincount(np.repeat(np.arange(SLOTS), side.columns.candidates.num_steps)[side.columns.steps.kind == 1]).min())
+    num = int(
+        np.bincount(np.repeat(np.arange(SLOTS), side.columns.candidates.num_steps)[side.columns.steps.kind == 1]).min()
+    )
     recorded = first_actions(side.columns, num)
     adapter = WalkAdapter(mode, SLOTS)
     drive = Drive(adapter, Plan(np.arange(SLOTS) + 3, num), Follower(Recorded(recorded, adapter.actions)))
@@ -58,7 +61,10 @@ def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     steps = expected.steps._replace(value=recorded.steps.value)
     assert are_equal(expected._replace(steps=steps), recorded)
     assert (side.columns.steps.terminated.any(), side.columns.steps.truncated.any()) == (True, True)
-    assert (side.names, side.dtypes) == ({n: drive.names[n] for n in side.names}, {n: drive.dtypes[n] for n in side.dtypes})
+    assert (side.names, side.dtypes) == (
+        {n: drive.names[n] for n in side.names},
+        {n: drive.dtypes[n] for n in side.dtypes},
+    )
 
 
 def test_the_digests_of_the_device_are_those_of_the_columns_and_cover_every_slot(tmp_path: Path):
@@ -69,6 +75,23 @@ def test_the_digests_of_the_device_are_those_of_the_columns_and_cover_every_slot
     assert are_equal(digests.columns.candidates, whole.columns.candidates)
     assert len(some.columns.candidates.slot) == 3
     assert compare(digests, read_recording(tmp_path / "whole.digests.h5")).verdict is kv.Verdict.AGREE
+
+
+@pytest.mark.deep
+def test_the_kernel_computes_the_digests_of_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("triton")
+    from kgverify.torch import trajectory_kernel
+
+    monkeypatch.setattr(trajectory_rows, "digest_rows", trajectory_kernel.digest_rows)
+    numbers = torch.linspace(-1, 1, 60, dtype=torch.float16).reshape(3, 20).clone()
+    numbers[0, 0], numbers[1, 0] = torch.nan, -0.0
+    with kv.record_env(tmp_path / "run.h5", share=1) as recorder:
+        recorder.reset({"a": numbers, "b": torch.arange(3)})
+        ends = torch.tensor([True, False, True])
+        recorder.step(torch.zeros(3, 2), {"a": numbers, "b": torch.arange(3)}, torch.ones(3), ends, hidden=numbers)
+    # A reader compares the digests with the columns.
+    trace = read_recording(tmp_path / "run.h5")
+    assert trace.columns.steps.num_observed.tolist() == [21, 0, 21, 21, 21, 21, 0, 21]
 
 
 def test_two_recordings_of_digests_show_the_slot_and_the_row_that_differ_first(tmp_path: Path):
