@@ -63,6 +63,7 @@ from kgverify.engines.protocol import Sizes as Sizes
 from kgverify.engines.protocol import Workload as Workload
 from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
+from kgverify.environments.recording import EnvironmentRecorder as EnvironmentRecorder
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
 from kgverify.errors import MissingDependency as MissingDependency

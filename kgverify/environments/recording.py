@@ -160,7 +160,7 @@ class EnvironmentRecorder:
 
     def _open(self, call: dict[str, Any]) -> None:
         """Open the traces, with the columns of the first step."""
-        from kgverify.torch.trajectory_rows import Plan, RowRecorder
+        from kgverify.torch.trajectory_rows import RowRecorder, to_tensor
 
         num = self._num_slots
         counted = np.arange(num) if isinstance(self._seeds, int) else 0
@@ -179,8 +179,9 @@ class EnvironmentRecorder:
             storage = Storage(level, shard_steps=1 << 24, shard_bytes=_SHARD_BYTES)
             self._writers.append(TraceWriter(path, empty.header, empty.symbols, storage=storage, schema=ENVIRONMENT))
         groups = {group: (count, len(self._names.get(group, ()))) for group, count in GROUPS.items()}
-        plan = Plan({name: dtype == "<f8" for name, dtype in _DTYPES.items()}, groups, self._autoreset.value)
-        self._rows = RowRecorder(plan, num, self._chosen, NUM_CALLS, self._device)
+        columns = {name: dtype == "<f8" for name, dtype in _DTYPES.items()}
+        device_slots = to_tensor(self._chosen, self._device)
+        self._rows = RowRecorder(columns, groups, self._autoreset.value, num, device_slots, NUM_CALLS)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             self._add(each)
@@ -274,12 +275,14 @@ def record_env(
         UserError: If an option is wrong.
 
     Example:
-        >>> import kgverify as kv, numpy as np
+        >>> import numpy as np
+        >>> import kgverify as kv
         >>> with kv.record_env("run.h5", share=1) as recorder:
         ...     recorder.reset(np.zeros((4, 3)))
-        ...     recorder.step(np.ones(4, int), np.ones((4, 3)), np.zeros(4), np.zeros(4, bool), np.zeros(4, bool))
-        >>> kv.kinds.read(kv.kinds.ENVIRONMENT, "run.h5").columns.steps.kind.tolist()
-        [0, 1, 0, 1, 0, 1, 0, 1]
+        ...     recorder.step(np.ones(4), np.ones((4, 3)), reward=np.zeros(4), terminated=np.zeros(4, bool))
+        >>> from pathlib import Path
+        >>> sorted(each.name for each in Path(".").glob("run*"))
+        ['run.digests.h5', 'run.h5']
     """
     check_known(autoreset, tuple(Autoreset), "mode", "autoreset")
     if not 0 < share <= 1:

@@ -1,5 +1,6 @@
 """The digests of rows in one Triton kernel, as `kgverify.torch.trajectory_rows` computes them elsewhere."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from kgverify.torch.splitmix_kernels import fold, mix
-from kgverify.torch.trajectory_rows import Plan
 
 
 @triton.jit
@@ -69,10 +69,12 @@ def _lay_out(columns: tuple[tuple[str, bool], ...], groups: tuple[tuple[str, int
     return layout.to(device), floats, sum(1 << names.index(count) for count, _ in groups)
 
 
-def digest_rows(table: Tensor, plan: Plan, digests: Tensor) -> None:
-    """Write the digests of rows. table: float64 [2, N, width]; digests: int64 [2, N]."""
-    layout, floats, counts = _lay_out(tuple(plan.columns.items()), tuple(plan.groups.values()), table.device)
+def digest_rows(
+    table: Tensor, columns: Mapping[str, bool], groups: Mapping[str, tuple[str, int]], digests: Tensor
+) -> None:
+    """Write the digests of rows, as `kgverify.torch.trajectory_rows.digest_rows` does."""
+    layout, floats, counts = _lay_out(tuple(columns.items()), tuple(groups.values()), table.device)
     num, width = digests.numel(), table.shape[2]
     _digest[(triton.cdiv(num, 32),)](
-        table, layout, digests, num, width, COLUMNS=len(plan.columns), FLOATS=floats, COUNTS=counts, ROWS=32, TILE=16
+        table, layout, digests, num, width, COLUMNS=len(columns), FLOATS=floats, COUNTS=counts, ROWS=32, TILE=16
     )

@@ -21,17 +21,11 @@ _SECOND: Final = 0x94D049BB133111EB - (1 << 64)
 _NAN: Final = 0x7FF8000000000000
 
 
-class Plan(NamedTuple):
-    """What is recorded.
+Columns = Mapping[str, bool]
+"""The columns of steps, in the order of the schema; the value says whether a column holds floats."""
 
-    columns:   the columns of steps, in the order of the schema; the value says whether it holds floats
-    groups:    the groups of numbers, each with the column that counts them, and their number in a row; 0 if unknown
-    autoreset: the mode, in Gymnasium's words
-    """
-
-    columns: Mapping[str, bool]
-    groups: Mapping[str, tuple[str, int]]
-    autoreset: str
+Groups = Mapping[str, tuple[str, int]]
+"""The groups of numbers, each with the column that counts them, and their number in a row; 0 if they are unknown."""
 
 
 class Block(NamedTuple):
@@ -64,11 +58,11 @@ def _bits_of(numbers: Tensor) -> Tensor:
     return torch.where(torch.isnan(numbers), _NAN, bits)
 
 
-def digest_rows(table: Tensor, plan: Plan, digests: Tensor) -> None:
+def digest_rows(table: Tensor, columns: Columns, groups: Groups, digests: Tensor) -> None:
     """Write the digests of rows. table: float64 [2, N, width], as in `Block`; digests: int64 [2, N]."""
-    counted = dict(zip((count for count, _ in plan.groups.values()), _split(table, plan), strict=True))
+    counted = dict(zip((count for count, _ in groups.values()), _split(table, columns, groups), strict=True))
     state = torch.zeros_like(digests)
-    for value, (name, is_float) in zip(table.unbind(2), plan.columns.items(), strict=False):
+    for value, (name, is_float) in zip(table.unbind(2), columns.items(), strict=False):
         state = _fold(state, _bits_of(value) if is_float else value.long())
         if name in counted:
             position = torch.arange(counted[name].shape[2], device=table.device)
@@ -77,10 +71,9 @@ def digest_rows(table: Tensor, plan: Plan, digests: Tensor) -> None:
     digests.copy_(state)
 
 
-def _split(table: Tensor, plan: Plan) -> tuple[Tensor, ...]:
+def _split(table: Tensor, columns: Columns, groups: Groups) -> tuple[Tensor, ...]:
     """Return the numbers of each group, as views of a table."""
-    sizes = [len(plan.columns), *(num for _, num in plan.groups.values())]
-    return torch.split(table, sizes, dim=2)[1:]
+    return torch.split(table, [len(columns), *(num for _, num in groups.values())], dim=2)[1:]
 
 
 def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
@@ -89,24 +82,29 @@ def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
 
 
 class RowRecorder:
-    """The recorder of rows on one device; on CUDA, with a kernel if Triton is installed.
+    """The recorder of rows on the device of `chosen`; on CUDA, with a kernel if Triton is installed.
 
+    autoreset:  the mode, in Gymnasium's words
+    chosen:     int64 [S]  the slots whose rows are kept
+    num_calls:  the calls of a block
     num_filled: the calls that the current block holds
     """
 
-    def __init__(self, plan: Plan, num_slots: int, chosen: Any, num_calls: int, device: torch.device) -> None:
-        self._plan, self._num_calls = plan, num_calls
-        width = len(plan.columns) + sum(num for _, num in plan.groups.values())
+    def __init__(
+        self, columns: Columns, groups: Groups, autoreset: str, num_slots: int, chosen: Tensor, num_calls: int
+    ) -> None:
+        self._columns, self._groups, self._autoreset, self._num_calls = columns, groups, autoreset, num_calls
+        self._chosen, device = chosen, chosen.device
+        width = len(columns) + sum(num for _, num in groups.values())
         with torch.inference_mode(False), device:
-            self._chosen = torch.as_tensor(chosen, device=device)
             # The slots whose next episode has not begun.
             self._ended = torch.zeros(num_slots, dtype=torch.bool)
             # The first row is that of a step, the second that of a reset.
             self._table = torch.zeros(2, num_slots, width, dtype=torch.float64)
-            self._cells = dict(zip(plan.columns, self._table.unbind(2), strict=False))
-            self._numbers = dict(zip(plan.groups, _split(self._table, plan), strict=True))
+            self._cells = dict(zip(columns, self._table.unbind(2), strict=False))
+            self._numbers = dict(zip(groups, _split(self._table, columns, groups), strict=True))
             self._cells["kind"][0] = 1
-            for group, (count, num) in plan.groups.items():
+            for group, (count, num) in groups.items():
                 self._cells[count][0 if group in ("actions", "hidden") else slice(None)] = num
         self._digest = digest_rows
         if device.type == "cuda" and find_spec("triton") is not None:
@@ -138,7 +136,7 @@ class RowRecorder:
         present, digests, rows = (each[self.num_filled] for each in self._block)
         with torch.inference_mode(False), torch.no_grad():
             (self._fill_step if "terminated" in call else self._fill_reset)(call, present)
-            self._digest(self._table, self._plan, digests)
+            self._digest(self._table, self._columns, self._groups, digests)
             torch.index_select(self._table, 1, self._chosen, out=rows)
         self.num_filled += 1
         return self.num_filled == self._num_calls
@@ -160,17 +158,17 @@ class RowRecorder:
         # No action follows the observation that ends an episode, so it has neither a mask nor a state.
         hidden = ["masks", "states"]
         present[0] = ~self._ended
-        if self._plan.autoreset == "same_step":
+        if self._autoreset == "same_step":
             self._put(1, call, "observations", "masks", "states")
             present[1] = ends
             if "final" in call:
                 parts = zip(call["final"], call["observations"], strict=True)
                 merged = tuple(torch.where(ends.reshape(-1, *[1] * (one.ndim - 1)), one, two) for one, two in parts)
                 self._put(0, {"observations": merged}, "observations")
-                self._cells["num_observed"][0] = self._plan.groups["observations"][1]
+                self._cells["num_observed"][0] = self._groups["observations"][1]
             else:
                 hidden.append("observations")
-        elif self._plan.autoreset == "next_step":
+        elif self._autoreset == "next_step":
             self._put(1, call, "observations", "masks", "states")
             present[1] = self._ended
             torch.logical_and(ends, present[0], out=self._ended)
@@ -178,7 +176,7 @@ class RowRecorder:
             present[1] = False
             self._ended |= ends
         for group in hidden:
-            count, num = self._plan.groups[group]
+            count, num = self._groups[group]
             self._cells[count][0] = torch.where(ends, 0.0, float(num))
 
     def _put(self, row: int, call: Mapping[str, Any], *groups: str) -> None:
