@@ -1,10 +1,5 @@
-"""The digests of rows in one Triton kernel, as `kgverify.torch.trajectory_rows` computes them elsewhere."""
+"""The digests of rows in one Triton kernel, as `kgverify.trace.model.digests` computes them on the host."""
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -22,7 +17,7 @@ def _bits_of(numbers):
 @triton.jit
 def _digest(
     table,
-    layout,
+    counted,
     digests,
     num_rows,
     width,
@@ -32,49 +27,39 @@ def _digest(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """FLOATS, COUNTS: the columns that hold floats, and those that count numbers, as bits."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < num_rows
     first = table + row.to(tl.int64) * width
     state = tl.zeros([ROWS], tl.int64)
+    offset = COLUMNS
     for column in tl.static_range(COLUMNS):
         value = tl.load(first + column, is_row, 0.0)
         if (FLOATS >> column) & 1:
-            words = _bits_of(value)
+            state = fold(state, _bits_of(value))
         else:
-            words = value.to(tl.int64)
-        state = fold(state, words)
+            state = fold(state, value.to(tl.int64))
         if (COUNTS >> column) & 1:
             total = tl.zeros([ROWS], tl.int64)
-            offset = tl.load(layout + 2 * column)
-            for begin in range(0, tl.load(layout + 2 * column + 1), TILE):
+            most = tl.load(counted + column)
+            for begin in range(0, most, TILE):
                 position = begin + tl.arange(0, TILE)
                 inside = (position[None, :] < value[:, None]) & is_row[:, None]
                 numbers = tl.load(first[:, None] + (offset + position)[None, :], inside, 0.0)
                 hashes = fold(position.to(tl.int64)[None, :], mix(mix(_bits_of(numbers))))
                 total += tl.sum(tl.where(inside, hashes, 0), 1)
             state = fold(state, total)
+            offset += most
     tl.store(digests + row, state, is_row)
 
 
-@cache
-def _lay_out(columns: tuple[tuple[str, bool], ...], groups: tuple[tuple[str, int], ...], device: torch.device) -> Any:
-    """Return the begin and the number of the numbers that each column counts, int32 [columns, 2], and both sets of bits."""
-    names = [name for name, _ in columns]
-    layout, begin = torch.zeros(len(names), 2, dtype=torch.int32), len(names)
-    for count, num in groups:
-        layout[names.index(count)] = torch.tensor([begin, num])
-        begin += num
-    floats = sum(1 << i for i, (_, is_float) in enumerate(columns) if is_float)
-    return layout.to(device), floats, sum(1 << names.index(count) for count, _ in groups)
+def digest_rows(table: Tensor, counted: Tensor, digests: Tensor, floats: int, counts: int) -> None:
+    """Write the digests of rows.
 
-
-def digest_rows(
-    table: Tensor, columns: Mapping[str, bool], groups: Mapping[str, tuple[str, int]], digests: Tensor
-) -> None:
-    """Write the digests of rows, as `kgverify.torch.trajectory_rows.digest_rows` does."""
-    layout, floats, counts = _lay_out(tuple(columns.items()), tuple(groups.values()), table.device)
-    num, width = digests.numel(), table.shape[2]
-    _digest[(triton.cdiv(num, 32),)](
-        table, layout, digests, num, width, COLUMNS=len(columns), FLOATS=floats, COUNTS=counts, ROWS=32, TILE=16
-    )
+    table:   float64 [2, N, width]  columns, then the numbers that the columns of counts count
+    counted: int32 [columns]  the most numbers that each column of counts counts
+    digests: int64 [2, N]
+    floats, counts: the columns that hold floats, and those of counts, as bits
+    """
+    num, rows = digests.numel(), 32
+    launch = _digest[(triton.cdiv(num, rows),)]
+    launch(table, counted, digests, num, table.shape[2], len(counted), floats, counts, ROWS=rows, TILE=16)

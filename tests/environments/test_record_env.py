@@ -9,7 +9,6 @@ import torch
 from batched_walk import BatchedWalk, WalkAdapter
 
 import kgverify as kv
-from kgverify.environments import recording
 from kgverify.environments.drive import Drive, Follower, Plan, Recorded
 from kgverify.environments.protocol import Autoreset
 from kgverify.environments.recording import read_recording, read_side
@@ -48,7 +47,7 @@ def run_loop(
 def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     mode: Autoreset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(recording, "NUM_CALLS", 7)
+    monkeypatch.setattr(trajectory_rows, "MAX_CALLS", 7)
     run_loop(tmp_path / "run.h5", mode)
     side = read_side(tmp_path / "run.h5")
     num = int(
@@ -82,7 +81,7 @@ def test_the_kernel_computes_the_digests_of_the_columns(tmp_path: Path, monkeypa
     pytest.importorskip("triton")
     from kgverify.torch import trajectory_kernel
 
-    monkeypatch.setattr(trajectory_rows, "digest_rows", trajectory_kernel.digest_rows)
+    monkeypatch.setattr(trajectory_rows, "find_kernel", lambda device: trajectory_kernel.digest_rows)
     numbers = torch.linspace(-1, 1, 60, dtype=torch.float16).reshape(3, 20).clone()
     numbers[0, 0], numbers[1, 0] = torch.nan, -0.0
     with kv.record_env(tmp_path / "run.h5", share=1) as recorder:
