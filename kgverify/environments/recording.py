@@ -23,7 +23,7 @@ from kgverify.environments.trajectory import ENVIRONMENT, GROUPS, Numbers, Slots
 from kgverify.errors import UserError, check_known
 from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.schema import TraceLevel
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import Storage, TraceWriter
@@ -300,6 +300,8 @@ def read_recording(path: Path | str) -> Trace:
 def read_side(path: Path | str) -> Side:
     """Read a recorded loop as a side of a comparison. UserError if it cannot be read."""
     trace: Any = read_recording(path)
+    if not has_goals(trace.header.level):
+        raise UserError("holds digests only", where=str(path), fix="read the trace beside it, without .digests")
     names: dict[str, list[str]] = {}
     dtypes: dict[str, list[str]] = {}
     for text in trace.symbols.predicates:

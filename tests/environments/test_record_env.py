@@ -1,5 +1,6 @@
 """Recording a loop on its device: the trace is the one that the driver records of the same actions."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kgverify.environments.drive import Drive, Follower, Plan, Recorded
 from kgverify.environments.protocol import Autoreset
 from kgverify.environments.recording import read_recording, read_side
 from kgverify.environments.trajectory import first_actions
+from kgverify.environments.verify import compare_environments
 from kgverify.kinds import compare
 from kgverify.torch import trajectory_rows
 from kgverify.trace.model.columns import are_equal
@@ -74,6 +76,9 @@ def test_the_digests_of_the_device_are_those_of_the_columns_and_cover_every_slot
     assert are_equal(digests.columns.candidates, whole.columns.candidates)
     assert len(some.columns.candidates.slot) == 3
     assert compare(digests, read_recording(tmp_path / "whole.digests.h5")).verdict is kv.Verdict.AGREE
+    walk = partial(WalkAdapter, Autoreset.SAME_STEP)
+    report, _ = compare_environments(walk, read_side(tmp_path / "some.h5"))
+    assert report.verdict is kv.Verdict.AGREE, report
 
 
 @pytest.mark.deep
