@@ -87,6 +87,8 @@ class RowRecorder:
             self._views["kind"][0] = 1
             for group, (count, num) in groups.items():
                 self._views[count][0 if group in ("actions", "hidden") else slice(None)] = num
+        # The part of the table for each tensor, so that a call makes no views.
+        self._parts: dict[tuple[int, str], list[Tensor]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -124,7 +126,7 @@ class RowRecorder:
             present[0], present[1] = False, call["which"][0]
             self._ended &= ~present[1]
             return
-        self._put(0, call)
+        self._put(0, {name: call[name] for name in call if name != "observations" or "final" not in call})
         ends = torch.stack([call[name][0].bool() for name in ("terminated", "truncated") if name in call]).any(0)
         present[0] = ~self._ended
         is_same_step = self._autoreset == "same_step"
@@ -148,11 +150,12 @@ class RowRecorder:
 
     def _put(self, row: int, call: Call) -> None:
         for name in call.keys() & self._views.keys():
-            begin = 0
-            for leaf in call[name]:
-                flat = leaf.reshape(len(leaf), -1)
-                self._views[name][row, :, begin : begin + flat.shape[1]] = flat
-                begin += flat.shape[1]
+            if (row, name) not in self._parts:
+                sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
+                parts = torch.split(self._views[name][row], sizes, 1)
+                self._parts[row, name] = [part.view(leaf.shape) for part, leaf in zip(parts, call[name], strict=True)]
+            for part, leaf in zip(self._parts[row, name], call[name], strict=True):
+                part.copy_(leaf)
 
     def take(self) -> PendingCopy[Block]:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""
