@@ -110,7 +110,7 @@ class RowRecorder:
                 "a replay of a captured CUDA graph would record nothing: call the recorder outside of it"
             )
         present, digests, rows = (each[self.num_filled] for each in self._block)
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(self._table):  # type: ignore[no-untyped-call]
             self._fill(call, present)
             if self._digest is not None:
                 self._digest(self._table, self._counted, digests, *self._bits)
@@ -123,11 +123,12 @@ class RowRecorder:
         observed = {name: call[name] for name in ("observations", "masks", "states") if name in call}
         if "which" in call:
             self._put(1, observed)
-            present[0], present[1] = False, call["which"][0]
+            present[0], present[1] = False, call["which"][0].reshape(-1)
             self._ended &= ~present[1]
             return
         self._put(0, {name: call[name] for name in call if name != "observations" or "final" not in call})
-        ends = torch.stack([call[name][0].bool() for name in ("terminated", "truncated") if name in call]).any(0)
+        flags = [call[name][0].reshape(-1).bool() for name in ("terminated", "truncated") if name in call]
+        ends = torch.stack(flags).any(0)
         present[0] = ~self._ended
         is_same_step = self._autoreset == "same_step"
         if self._autoreset == "disabled":

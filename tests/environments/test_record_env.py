@@ -92,7 +92,9 @@ def test_the_kernel_computes_the_digests_of_the_columns(tmp_path: Path, monkeypa
     with kv.record_env(tmp_path / "run.h5", share=1) as recorder:
         recorder.reset({"a": numbers, "b": torch.arange(3)})
         ends = torch.tensor([True, False, True])
-        recorder.step(torch.zeros(3, 2), {"a": numbers, "b": torch.arange(3)}, torch.ones(3), ends, hidden=numbers)
+        recorder.step(
+            torch.zeros(3, 2), {"a": numbers, "b": torch.arange(3)}, torch.ones(3, 1), ends[:, None], hidden=numbers
+        )
     # A reader compares the digests with the columns.
     trace = read_recording(tmp_path / "run.h5")
     assert trace.columns.steps.num_observed.tolist() == [21, 0, 21, 21, 21, 21, 0, 21]
