@@ -15,6 +15,8 @@ from kgverify.api.record import record as record
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify
+from kgverify.api.verify_env import freeze_env as freeze_env
+from kgverify.api.verify_env import verify_env as verify_env
 from kgverify.api.watch import watch as watch
 from kgverify.api.why import why as why
 from kgverify.comparison.equality import Equality as Equality
@@ -29,6 +31,14 @@ from kgverify.engines.adapters.taps import tap as tap
 from kgverify.engines.adapters.tensor import TensorEngine as TensorEngine
 from kgverify.engines.protocol import Engine as Engine
 from kgverify.engines.support import Support as Support
+from kgverify.environments.adapters.spec import EnvironmentSpec as EnvironmentSpec
+from kgverify.environments.algorithms import PPO as PPO
+from kgverify.environments.algorithms import SGD as SGD
+from kgverify.environments.algorithms import Adam as Adam
+from kgverify.environments.algorithms import Reinforce as Reinforce
+from kgverify.environments.recording import record_env as record_env
+from kgverify.environments.report import EnvironmentReport as EnvironmentReport
+from kgverify.environments.verify_update import verify_update as verify_update
 from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph
 from kgverify.graphs.load import load_graph as load_graph
@@ -62,6 +72,7 @@ from kgverify.engines.protocol import Sizes as Sizes
 from kgverify.engines.protocol import Workload as Workload
 from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
+from kgverify.environments.verify_update import UpdateReport as UpdateReport
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
 from kgverify.errors import MissingDependency as MissingDependency

@@ -66,6 +66,7 @@ class Code(StrEnum):
     NO_GOLDEN = "KG222"
     STALE_GOLDEN = "KG223"
     SILENT_TAP = "KG224"
+    DRIFT = "KG225"
 
     NEAR_TIE = "KG301"
     NAMES = "KG302"

@@ -15,6 +15,7 @@ from kgverify.escaping import make_visible
 
 if TYPE_CHECKING:
     from kgverify.conformance import Conformance
+    from kgverify.environments.report import EnvironmentReport
     from kgverify.graphs.graph import KnowledgeGraph
     from kgverify.program.limits import Dialect
     from kgverify.report.report import Report
@@ -237,6 +238,34 @@ def assert_golden(request: pytest.FixtureRequest) -> "Callable[..., Report]":
         options.setdefault("equality", kv.Equality(minimum=minimum))
         update = bool(request.config.getoption("--kgverify-update"))
         report = kv.golden(request.config.rootpath / path, factory, update=update, **options)
+        if report.verdict is not kv.Verdict.AGREE:
+            request.node.stash[_FIRST_CAUSE] = next(iter(report.reasons), _first_line(str(report)))
+            raise NotConforming(str(report))
+        return report
+
+    return check
+
+
+@pytest.fixture
+def assert_environments_agree(request: pytest.FixtureRequest) -> "Callable[..., EnvironmentReport]":
+    """Return a function that compares two environments, and raises an AssertionError whose text is the report.
+
+    assert_environments_agree(make_single, make_batched)        two environments, as for `kgverify.verify_env`
+    assert_environments_agree("tests/cartpole.h5", "gymnasium:CartPole-v1")   a recorded one, from pytest's root folder
+    assert_environments_agree(first, second, slots=4, steps=50) with arguments of `kgverify.verify_env`
+    """
+    request.node.stash.setdefault(_CALLED, {})["assert_environments_agree"] = False
+
+    def check(expected: Any, actual: Any, **options: Any) -> "EnvironmentReport":
+        request.node.stash[_CALLED]["assert_environments_agree"] = True
+        import kgverify as kv
+        from kgverify.conformance import NotConforming
+
+        sides = [
+            request.config.rootpath / each if isinstance(each, str) and each.endswith(".h5") else each
+            for each in (expected, actual)
+        ]
+        report = kv.verify_env(*sides, **options)
         if report.verdict is not kv.Verdict.AGREE:
             request.node.stash[_FIRST_CAUSE] = next(iter(report.reasons), _first_line(str(report)))
             raise NotConforming(str(report))

@@ -61,6 +61,12 @@ ENTRIES: Final = {
         "Show a trace in names; or step through a saved run.",
     ),
     "report": Entry(_START, "commands.report:report", "Render a saved comparison, also as HTML or JUnit."),
+    "env": Entry(
+        _START,
+        "commands.env:COMMANDS",
+        "Compare two environments, or record one.",
+        without_json=("record",),
+    ),
     "fuzz": Entry(
         _START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures.", compares=True
     ),

@@ -81,6 +81,7 @@ class Feature(NamedTuple):
     opposite: the words for a flag that is false
     zeros:   special words for the value 0, for bounds of 0 and for other values than 0, by relation
     negative: the words for values below 0, with `{}` for the value without its sign
+    every:   the words for a remainder, with `{}` for the modulus and for the remainder
     stages:  the stages for which it is preferred
     is_of_match: whether it describes a clause together with a goal, and so distinguishes different goals as well
     is_of_query: whether it is the same for all candidates of a query
@@ -96,9 +97,10 @@ class Feature(NamedTuple):
     phrase: str
     value: Callable[[Instance], Value]
     opposite: str = ""
-    stages: frozenset[Stage] = frozenset()
+    stages: frozenset[str] = frozenset()
     zeros: Mapping[str, str] = {}
     negative: str = ""
+    every: str = ""
     is_of_match: bool = False
     is_of_query: bool = False
     is_declared: bool = False

@@ -32,6 +32,7 @@ class Unit(StrEnum):
     RESOLVENT = "resolvent"
     STEP = "step"
     CANDIDATE = "candidate"
+    RESET = "reset"
 
 
 class Unknown(Exception):
@@ -242,6 +243,18 @@ class Instance:
     candidate: Candidate
     step: SeenStep | None = None
     clause: Clause | None = None
+
+    @property
+    def location(self) -> str:
+        """Its candidate and step, in words."""
+        return f"candidate {self.candidate.row}" + (f", step {self.step.number}" if self.step else "")
+
+    @property
+    def groups(self) -> Mapping[str, Hashable]:
+        """The groups to which it belongs: the words for instances of the same group, and the group."""
+        clause = {"by one clause": self.clause} if self.unit in (Unit.RULE, Unit.RESOLVENT) else {}
+        atom = self.identity if self.step is None else self.step.goal[:1]
+        return {**clause, "with one selected atom": atom, "of one query": self.candidate.query}
 
     @cached_property
     def resolvents(self) -> list["Instance"]:

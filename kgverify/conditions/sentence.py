@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue, TriedTest
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import AS_SHORT, Found, Table
-from kgverify.conditions.instances import TIED, Cases, Instance, Unit
+from kgverify.conditions.instances import TIED, Cases, Unit
 from kgverify.conditions.search import MOST_CHANCE, Condition, Relation, Search, Term, chance_of, f1, list_separating
 
 MOST_TRIED: Final = 20
@@ -63,6 +63,8 @@ def describe_test(test: Term, features: Sequence[Feature]) -> str:
     if test.relation is Relation.REMAINDER:
         words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
         words = ("even", "odd")[int(test.value)] if test.high == 2 else words
+        if feature.every:
+            return feature.every.format(describe_number(test.high), describe_number(test.value))
         name = _as_number(feature.name)
         return f"whose {name} is {words}" if name == feature.name else f"for which the {name} is {words}"
     text = feature.phrase.replace("{}", _describe_value(test, feature))
@@ -265,16 +267,10 @@ def _describe_alike(found: Found) -> str:
 
 def _describe_only(found: Found) -> str:
     """Describe what all instances that went wrong have in common, and not all others: a clause, a selected atom or a query."""
-    unit = found.cases.unit
-    keys: dict[str, Callable[[Instance], Hashable]] = {
-        "with one selected atom": lambda i: i.identity if i.step is None else i.step.goal[:1],
-        "of one query": lambda i: i.candidate.query,
-    }
-    if unit in (Unit.RULE, Unit.RESOLVENT):
-        keys = {"by one clause": lambda i: i.clause, **keys}
-    for words, key in keys.items():
-        wrong = {key(each) for each in found.cases.instances if each.is_wrong}
-        if len(wrong) == 1 and any(key(each) not in wrong for each in found.cases.instances):
+    groups = [(each.is_wrong, each.groups) for each in found.cases.instances]
+    for words in groups[0][1]:
+        wrong = {group[words] for is_wrong, group in groups if is_wrong}
+        if len(wrong) == 1 and any(group[words] not in wrong for _, group in groups):
             return words
     return ""
 
@@ -294,9 +290,8 @@ def _list_examples(found: Found) -> tuple[str, ...]:
     for row in np.flatnonzero(found.condition.holds(table.values) != table.is_wrong)[:MOST_EXAMPLES].tolist():
         instance = found.cases.instances[row]
         word = found.cases.wrong if instance.is_wrong else found.cases.right
-        at = f"candidate {instance.candidate.row}" + (f", step {instance.step.number}" if instance.step else "")
         values = ", ".join(f"{table.features[i].name} {table.values[row, i]:g}" for i in sorted(found.condition.used))
-        examples.append(f"{word} at {at}: {values}")
+        examples.append(f"{word} at {instance.location}: {values}")
     return tuple(examples[:MOST_EXAMPLES])
 
 

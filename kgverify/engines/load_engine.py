@@ -29,23 +29,25 @@ _PACKAGES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "plats
 _OWN_FILES: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
-def load_factory(name: str, where: str) -> Any:
+def load_factory(name: str, where: str, signature: str = SIGNATURE) -> Any:
     """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
+
+    signature: what the object is, for error messages
 
     This runs code. If the name of the engine comes from a file, call `require_trust` first.
     """
     module_name, _, path = name.rpartition(":")
     is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
     if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
-        names = list_names()
+        names = list_names() if signature is SIGNATURE else ()
         raise UserError(
-            f"kgverify cannot make the engine {name!r}",
+            f"kgverify cannot make the {'engine' if names else 'object'} {name!r}",
             where=where,
-            fix=suggest(name, names) or f"give {', '.join(names)}, MODULE:NAME or FILE.py:NAME, {SIGNATURE}",
+            fix=suggest(name, names) or f"give {', '.join((*names, 'MODULE:NAME'))} or FILE.py:NAME, {signature}",
         )
     try:
         with refuse_exit():
-            module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+            module = _import_file(Path(module_name), where, signature) if is_file else _import_module(module_name)
         # The imported code is the code that is on disk now.
         identify_engines([name])
     except UserError:
@@ -66,15 +68,15 @@ def load_factory(name: str, where: str) -> Any:
             where=where,
             fix="repair the module; importing it must neither raise an exception nor exit",
         ) from None
-    return _find_attribute(module, path, module_name, where)
+    return _find_attribute(module, path, module_name, where, signature)
 
 
-def _find_attribute(module: Any, path: str, name: str, where: str) -> Any:
+def _find_attribute(module: Any, path: str, name: str, where: str, signature: str) -> Any:
     for part in path.split("."):
         known = dir(module)
         module = getattr(module, part, None)
         if module is None:
-            raise UserError(f"{name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}")
+            raise UserError(f"{name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {signature}")
     return module
 
 
@@ -118,11 +120,11 @@ def _searched_first(folder: str) -> Iterator[None]:
             sys.path.append(folder)
 
 
-def _import_file(path: Path, where: str) -> Any:
+def _import_file(path: Path, where: str, signature: str) -> Any:
     """Import a file under the name that other files in its folder use, unless another module has this name."""
     path = path.resolve()
     if not path.is_file():
-        raise UserError(f"there is no file {path.name!r}", where=where, fix=f"give FILE.py:NAME, {SIGNATURE}")
+        raise UserError(f"there is no file {path.name!r}", where=where, fix=f"give FILE.py:NAME, {signature}")
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and Path(file).name == path.name and Path(file).resolve() == path:

@@ -210,7 +210,7 @@ shrink run
 shrink run --graph graph
 replay broken.kg
 replay other.kg
-fuzz --known budget.toml --examples 1
+fuzz --dialect budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
 train --graph graph -o absent/weights.safetensors
 why p(a,b) --graph graph

@@ -59,7 +59,7 @@ KIND_OF = {
     ("dialect", "trace"): "trace",
     ("report", "folders"): "run",
     ("fuzz", "corpus"): "corpus",
-    ("fuzz", "known"): "toml",
+    ("fuzz", "dialect"): "toml",
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
     ("trace convert", "source"): "trace",

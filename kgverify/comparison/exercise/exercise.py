@@ -129,8 +129,15 @@ NONE: Final = "none"
 _MOST: Final = 1 << 53
 
 
-def parse_minimum(declared: str | Minimum | None, where: str = "minimum", default: Minimum = MINIMUM) -> Minimum:
+def parse_minimum(
+    declared: str | Minimum | None,
+    where: str = "minimum",
+    default: Minimum = MINIMUM,
+    items: Mapping[str, str] = MappingProxyType(ITEMS),
+) -> Minimum:
     """Parse the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; None means the default.
+
+    items: the items of evidence, with their meanings
 
     UserError for an unknown item, or for a number that is not a whole number of at least 0.
     """
@@ -138,17 +145,17 @@ def parse_minimum(declared: str | Minimum | None, where: str = "minimum", defaul
         return default
     given = _split(declared, where) if isinstance(declared, str) else declared
     for name, number in given.items():
-        if name not in ITEMS:
+        if name not in items:
             raise UserError(
                 f"unknown item of evidence {name!r}",
                 where=where,
-                fix=suggest(str(name), tuple(ITEMS)) or f"give {describe_minimum(MINIMUM)}, some of these, or {NONE}",
+                fix=suggest(str(name), tuple(items)) or f"give {describe_minimum(default)}, some of these, or {NONE}",
             )
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST:
             raise UserError(
                 f"expected a whole number for {name}, found {number!r}", where=where, fix=f"give for example {name}=1"
             )
-    return {name: given[name] for name in ITEMS if given.get(name)}
+    return {name: given[name] for name in items if given.get(name)}
 
 
 def _split(text: str, where: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The report as JUnit XML: a test case for each query and side."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.etree import ElementTree
 
@@ -33,33 +34,47 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
     groups = [*names, *sorted(found.keys() - names.keys())]
     by_need = sorted(groups, key=lambda each: each not in found)
     listed, left = set(by_need[:MOST_CASES]), by_need[MOST_CASES:]
-    is_inconclusive = report.verdict is Verdict.INCONCLUSIVE
-    reasons = "\n".join(map(wording.clip, report.reasons))
-    skipped = _result("skipped", "inconclusive: no divergence found, nothing proved") if is_inconclusive else None
-    error = _result("error", reasons, reasons, type="INCONCLUSIVE") if is_inconclusive else None
-    cases = [_case("verdict", "the comparison decides", error)]
+    skipped = skip_case(report.verdict)
+    cases = []
     for query, side in (each for each in groups if each in listed):
         failure = _fail(report, found[query, side]) if (query, side) in found else skipped
-        name = f"query {query}, {side}: {names.get((query, side), '')}" if query >= 0 else f"metrics, {side}"
-        cases.append(_case(side, name, failure))
+        name = f"query {query}, {side}: {names.get((query, side), '')}" if query >= 0 else "candidates"
+        cases.append(make_case(side, name, failure))
     if left:
         num_failing = sum(each in found for each in left)
         text = f"{num_failing:,} of them diverge: the report as JSON lists all"
         failure = _result("failure", text, text, type="others") if num_failing else skipped
-        cases.append(_case("others", f"{count_of(len(left), 'further ranking')}, not listed", failure))
+        cases.append(make_case("others", f"{count_of(len(left), 'further ranking')}, not listed", failure))
+    return render_suite(wording.describe_run(report), report.verdict, report.reasons, _properties(report), cases)
+
+
+def render_suite(
+    title: str,
+    verdict: Verdict,
+    reasons: Sequence[str],
+    about: Mapping[str, str],
+    cases: Sequence[ElementTree.Element],
+) -> bytes:
+    """Render cases as UTF-8 XML, after a case for the verdict, which has an error if the run is inconclusive.
+
+    about: the properties of the suite
+    """
+    text = "\n".join(map(wording.clip, reasons))
+    error = _result("error", text, text, type="INCONCLUSIVE") if verdict is Verdict.INCONCLUSIVE else None
+    cases = [make_case("verdict", "the comparison decides", error), *cases]
     suites = ElementTree.Element("testsuites", name=SUITE)
     kinds = Counter(result.tag for case in cases for result in case)
-    about = {
-        "name": make_visible(f"{SUITE}: {wording.describe_run(report)}"),
+    attributes = {
+        "name": make_visible(f"{SUITE}: {title}"),
         "tests": f"{len(cases)}",
         "failures": f"{kinds['failure']}",
         "errors": f"{kinds['error']}",
         "skipped": f"{kinds['skipped']}",
     }
-    suite = ElementTree.SubElement(suites, "testsuite", about)
+    suite = ElementTree.SubElement(suites, "testsuite", attributes)
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in _properties(report).items():
-        ElementTree.SubElement(properties, "property", name=name, value=make_lines_visible(value))
+    for name, value in about.items():
+        ElementTree.SubElement(properties, "property", name=make_visible(name), value=make_lines_visible(value))
     suite.extend(cases)
     ElementTree.indent(suites)
     xml: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
@@ -98,10 +113,27 @@ def _describe_cause(report: ReportContent, number: int, cause: Cause) -> str:
     return f"{described}; {repair}" if repair else described
 
 
-def _case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
+def make_case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
+    """Return a case with its result; None if it passed."""
     case = ElementTree.Element("testcase", classname=make_visible(f"{SUITE}.{name_of_class}"), name=make_visible(name))
     case.extend([] if result is None else [result])
     return case
+
+
+def skip_case(verdict: Verdict) -> ElementTree.Element | None:
+    """Return the result of a case without a divergence: it passed, unless the run is inconclusive."""
+    is_inconclusive = verdict is Verdict.INCONCLUSIVE
+    return _result("skipped", "inconclusive: no divergence found, nothing proved") if is_inconclusive else None
+
+
+def fail_case(divergences: Sequence[Divergence], condition: str = "", of: str = "") -> ElementTree.Element:
+    """Return the failure of a case with its divergences. condition: that of the first one's cause; of: what they belong to."""
+    first, *more = divergences
+    text = make_visible(wording.describe_divergence(first))
+    shown = f"condition of its cause: {condition}\n" if condition else ""
+    further = f"\nand {count_of(len(more), 'further divergence')}{of}" if more else ""
+    whole = make_lines_visible(f"{text}\n{shown}{wording.describe_values(first)}{further}")
+    return _result("failure", text, whole, type=make_visible(first.stage))
 
 
 def _result(kind: str, message: str, text: str | None = None, **about: str) -> ElementTree.Element:
@@ -112,13 +144,7 @@ def _result(kind: str, message: str, text: str | None = None, **about: str) -> E
 
 def _fail(report: ReportContent, divergences: list[Divergence]) -> ElementTree.Element:
     """Return the failure of a query and side, with the condition of the first divergence's cause."""
-    first, *more = divergences
-    text = make_visible(wording.describe_divergence(first))
-    condition = wording.condition_of(report, first)
-    shown = f"condition of its cause: {condition}\n" if condition else ""
-    further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
-    whole = make_lines_visible(f"{text}\n{shown}{wording.describe_values(first)}{further}")
-    return _result("failure", text, whole, type=make_visible(first.stage))
+    return fail_case(divergences, wording.condition_of(report, divergences[0]), " of this query and side")
 
 
 def _first_atoms(expected: Trace) -> dict[Group, str]:

@@ -47,12 +47,18 @@ def print_report(
     if expected is None and report.traces is not None:
         expected = report.traces.excerpt()
     console.print(Group(*_render_report(report, expected)))
-    if report.divergences and next_commands:
+    if report.divergences:
+        print_next(console, next_commands)
+
+
+def print_next(console: Screen, commands: Mapping[str, str]) -> None:
+    """Print the commands to run next, with the purpose of each."""
+    if commands:
         console.print(Text("\nnext", style="bold"))
-        for command, purpose in next_commands.items():
-            # Not wrapped, so that it can be copied.
-            line = Text(f"  {make_visible(command)}").append(f"   # {purpose}", style="dim")
-            console.print(line, soft_wrap=True)
+    for command, purpose in commands.items():
+        # Not wrapped, so that it can be copied.
+        line = Text(f"  {make_visible(command)}").append(f"   # {purpose}", style="dim")
+        console.print(line, soft_wrap=True)
 
 
 def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[RenderableType]:
@@ -112,11 +118,8 @@ def _render_first_cause(report: ReportContent, first: Divergence, expected: Trac
     where = f" at step {first.step}" if first.step >= 0 else ""
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
-    rows: list[tuple[str | Text, str | Text]] = [
-        ("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
-        if first.query >= 0
-        else ("   metric", first.atom)
-    ]
+    query = f" (query {first.query}, {first.side} side)" if first.query >= 0 else ""
+    rows: list[tuple[str | Text, str | Text]] = [("   candidate", f"{first.candidate}: {first.atom}{query}")]
     # All steps before the first divergence of a candidate agree.
     for each in () if expected is None or first.step < 0 else _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")

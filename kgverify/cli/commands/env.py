@@ -1,0 +1,175 @@
+"""`kgverify env`: compare environments, record one, and show a saved comparison."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from kgverify.api.verify_env import compare_sides_of, record_side
+from kgverify.cli import options
+from kgverify.cli.command_line import warnings_afterwards
+from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.progress import (
+    check_writable,
+    make_result_console,
+    print_lines,
+    show_phase,
+    type_again,
+    typed_command,
+    write_github,
+    write_json,
+    write_result,
+)
+from kgverify.environments.render import FORMATS, print_report, render_annotations, render_markdown
+from kgverify.environments.report import EnvironmentReport
+from kgverify.environments.saved import read_comparison
+from kgverify.environments.verify import Comparing, parse_evidence
+from kgverify.errors import UserError
+from kgverify.report.next_steps import NextStep, name_commands
+
+
+@dataclass(frozen=True)
+class DriveOptions:
+    """The size of a run.
+
+    Attributes:
+        slots: Number of slots: the environments of a batch.
+        steps: Number of actions of each slot.
+        seed: Seed of the first slot; the others count up from it.
+    """
+
+    slots: int = 16
+    steps: int = 200
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """Further renderings of the report.
+
+    Attributes:
+        html: Write one self-contained HTML page; - for standard output.
+        junit: Write JUnit XML, one case per slot; - for standard output.
+        github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
+    """
+
+    html: str | None = None
+    junit: str | None = None
+    github: Annotated[bool, Parameter(negative="")] = False
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The files by format."""
+        given = {"html": self.html, "junit": self.junit}
+        return {name: path for name, path in given.items() if path is not None}
+
+
+DRIVE: Final = options.of_record("Run", 1)
+FORMAT: Final = options.of_record("Report", 3)
+
+
+@warnings_afterwards()
+def diff(
+    expected: str,
+    actual: str,
+    /,
+    *,
+    drive: Annotated[DriveOptions, DRIVE] = DriveOptions(),
+    lockstep: Annotated[bool | None, Parameter(negative="--free")] = None,
+    tolerance: float | None = None,
+    minimum: str | None = None,
+    save: Path | None = None,
+    shown: Annotated[FormatOptions, FORMAT] = FormatOptions(),
+) -> int:
+    """Compare two environments that take the same actions, call by call.
+
+    A side is gymnasium:ID, MODULE:NAME or FILE.py:NAME: an environment, or a function that makes one. Or it is a trace that
+    `kgverify env record` wrote; the other side then takes its actions. docs/environments.md.
+
+    Args:
+        expected: The environment to compare with, or a recorded one.
+        actual: The environment under test, or a recorded one.
+        lockstep: Take each step from the expected state; --free: each side from its own. If not given, lockstep if both have
+            a state that can be set.
+        tolerance: The relative difference of two floats that counts as rounding, instead of a derived one.
+        minimum: The evidence that AGREE requires: ended=1,resets=1 if not given, also truncated and rewards; or none.
+        save: Save both trajectories and the report in a folder.
+    """
+    for path in shown.paths.values():
+        check_writable(path)
+    comparing = Comparing(
+        drive.slots, drive.steps, drive.seed, (None, None), tolerance, lockstep, parse_evidence(minimum)
+    )
+    report = compare_sides_of(expected, actual, comparing, save=save, command=typed_command(), phase=show_phase)
+    saving = type_again("then look at it again: kgverify env show run", "--save", "run")
+    return _show(report, shown, [_show_saved(save) if save is not None else saving])
+
+
+def record(
+    environment: str,
+    /,
+    *,
+    output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
+    drive: Annotated[DriveOptions, DRIVE] = DriveOptions(),
+) -> None:
+    """Record what an environment returns, as a small trace to commit beside it.
+
+    `kgverify env diff FILE.h5 ENVIRONMENT` compares an environment with it.
+
+    Args:
+        environment: The environment: gymnasium:ID, MODULE:NAME or FILE.py:NAME.
+        output: The trace to write.
+    """
+    comparing = Comparing(drive.slots, drive.steps, drive.seed)
+    path = record_side(environment, output, comparing, show_phase)
+    size = path.stat().st_size
+    print_lines(make_result_console(), f"{path}: {drive.slots:,} slots, {drive.steps:,} actions each, {size:,} bytes")
+
+
+def show(
+    folder: Path, /, *, divergence: int | None = None, shown: Annotated[FormatOptions, FORMAT] = FormatOptions()
+) -> None:
+    """Show a saved comparison of environments again, or render it as files.
+
+    Args:
+        folder: The folder that `kgverify env diff --save` wrote.
+        divergence: Show the rows around this divergence, counted from 1, instead of the first one.
+    """
+    report = read_comparison(folder)
+    num = len(report.divergences)
+    if divergence is not None and not 1 <= divergence <= num:
+        raise UserError(
+            f"expected a divergence from 1 to {num:,}, found {divergence}",
+            where="divergence",
+            fix="choose one that the run has" if num else "choose a run that diverges",
+        )
+    _show(report, shown, [], number=divergence)
+
+
+def _show(
+    report: EnvironmentReport, shown: FormatOptions, steps: Sequence[NextStep], *, number: int | None = None
+) -> int:
+    """Write the files, print the report unless only files are wanted, and return the exit code."""
+    paths = shown.paths
+    if [*paths.values()].count("-") > 1:
+        raise UserError("only one format can go to standard output", where="-", fix="name files for the others")
+    console = make_result_console(is_beside_file="-" in paths.values())
+    chosen = None if number is None else report.divergences[number - 1]
+    steps = steps if report.divergences else []
+    print_report(report, console, divergence=chosen, next_commands=name_commands(steps))
+    for name, path in paths.items():
+        write_result(FORMATS[name](report), path)
+    if shown.github:
+        write_github(render_annotations(report), partial(render_markdown, report), to_error="-" in paths.values())
+    write_json(report, steps)
+    return EXIT_CODES[report.verdict]
+
+
+def _show_saved(folder: Path) -> NextStep:
+    return NextStep(does="show it again", command=("kgverify", "env", "show", str(folder)))
+
+
+COMMANDS: Final = {"diff": diff, "record": record, "show": show}

@@ -1,0 +1,1 @@
+"""Adapters: environments as users have them, behind the one interface that kgverify drives."""

@@ -1,0 +1,342 @@
+"""The causes of the differences of two environments, and the condition under which each goes wrong.
+
+The instances are rows. A row counts if the state before it was right on both sides, as far as the rows show it: every row in
+lockstep; otherwise those that follow a row in which observation and flags agree, up to the first row of another kind.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import Cause, Divergence
+from kgverify.conditions.features import Feature, Scale
+from kgverify.conditions.find import Found, Table, find_in
+from kgverify.conditions.instances import Cases, Unit
+from kgverify.conditions.search import NOTHING
+from kgverify.conditions.sentence import show
+from kgverify.environments.compare import Compared
+from kgverify.environments.locate import RowReader, locate_rows
+from kgverify.environments.trajectory import GROUPS, Stage, StepKind
+from kgverify.trace.model.columns import expand_rows, starts_of
+
+MOST_CAUSES: Final = 8
+"""The most causes with a condition."""
+
+MOST_LOCATED: Final = 2_000
+MOST_RIGHT: Final = 4_000
+"""The most rows that differ to examine, and the most that agree; of more, a sample."""
+
+MOST_NUMBERS: Final = 16
+"""The most numbers of an observation or a state that are features."""
+
+LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
+"""The stages that do not change the state: rows in a stretch of wrong ones count if the observation is right again later."""
+
+SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated")
+
+
+class Row(NamedTuple):
+    """A row as an instance of a condition."""
+
+    is_wrong: bool
+    location: str
+    groups: Mapping[str, Hashable]
+
+
+def root_of(field: str) -> str:
+    """Return the name of a field up to its parts: `observation` for `observation.position[2]`."""
+    return re.split(r"[\[.]", field)[0]
+
+
+def describe_causes(
+    compared: Compared, further: Sequence[Compared] = (), *, lockstep: bool = False
+) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+    """Return the divergences with their causes, and the causes with their conditions, the earliest first.
+
+    further: comparisons of the same sides with other seeds, whose rows show more
+    """
+    divergences = compared.comparison.divergences
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i in sorted(range(len(divergences)), key=lambda i: (divergences[i].step, divergences[i].candidate)):
+        groups.setdefault((divergences[i].stage, root_of(divergences[i].field)), []).append(i)
+    seen = [_Seen(each, lockstep) for each in (compared, *further)] if groups else []
+    causes: list[Cause] = []
+    numbers: dict[int, int] = {}
+    for (stage, root), members in groups.items():
+        numbers |= dict.fromkeys(members, len(causes))
+        some = [divergences[i] for i in members]
+        kind = Counter(each.kind for each in some).most_common(1)[0][0]
+        cause = Cause(
+            stage=stage,
+            kind=kind,
+            situation=_describe_situation(some, len(np.unique(compared.readers[0].slot))),
+            num_candidates=len({each.candidate for each in some}),
+            num_queries=0,
+            num_divergences=len(members),
+            num_later=0,
+            first=members[0],
+            code=kind.code,
+        )
+        if len(causes) < MOST_CAUSES:
+            shown = show(stage, _find(stage, root, seen))
+            cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
+        causes.append(cause)
+    numbered = (msgspec.structs.replace(each, cause=numbers[i]) for i, each in enumerate(divergences))
+    return tuple(numbered), tuple(causes)
+
+
+def _describe_situation(divergences: Sequence[Divergence], num_slots: int) -> str:
+    """Describe what all divergences share: the field, if it is a single number, and what the actual value is instead."""
+    fields, evidence = ({getattr(each, name) for each in divergences} for name in ("field", "evidence"))
+    parts = [field for field in fields if len(fields) == 1 and root_of(field) != field and "[" in field]
+    if len(evidence) > 1:
+        sources = [re.fullmatch(r"equals that of slot (\d+)", each.evidence) for each in divergences]
+        if all(sources):
+            away = {(int(s[1]) - each.candidate) % num_slots for s, each in zip(sources, divergences, strict=True) if s}
+            names = {1: "equals that of the next slot", num_slots - 1: "equals that of the slot before"}
+            evidence = (
+                {names.get(min(away), f"equals that of the slot {min(away)} further")} if len(away) == 1 else set()
+            )
+    return ", ".join(filter(None, (*parts, *(evidence if len(evidence) == 1 else ()))))
+
+
+def _find(stage: str, root: str, seen: Sequence["_Seen"]) -> Found:
+    """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only."""
+    found: Found | None = None
+    for is_first in (False, True):
+        table, cases = _tabulate(stage, root, seen, is_first=is_first)
+        best, _ = find_in(stage, cases, table)
+        if best is not None and best.is_exact:
+            return best
+        found = found or best or Found(cases, table, NOTHING, (), False, 1.0)
+    assert found is not None
+    return found
+
+
+def _tabulate(stage: str, root: str, seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
+    parts = [(each, *each.collect(stage, root, is_first=is_first)) for each in seen]
+    values = np.concatenate([each.values[:, rows].T for each, rows, _ in parts])
+    is_wrong = np.concatenate([wrong for *_, wrong in parts])
+    episodes = np.concatenate([each.episode[rows] + (i << 32) for i, (each, rows, _) in enumerate(parts)])
+    rows, none = np.arange(len(is_wrong)), np.zeros(len(is_wrong), np.int64)
+    table = Table(seen[0].features, values, is_wrong, rows, rows, episodes, none, none)
+    instances: Any = [row for each, chosen, wrong in parts for row in each.describe(chosen, wrong)]
+    unit = Unit.RESET if all(each.is_reset[rows].all() for each, rows, _ in parts) else Unit.STEP
+    is_sample = any(each.is_sample for each in seen)
+    return table, Cases(unit, "wrong", "right", tuple(instances), is_sample=is_sample)
+
+
+@dataclass(eq=False)
+class _Seen:
+    """The rows of a comparison in pairs; the columns below have one value for each pair.
+
+    is_sample: whether rows were left out
+    """
+
+    compared: Compared
+    lockstep: bool
+    is_sample: bool = False
+
+    def __post_init__(self) -> None:
+        expected, actual = self.compared.readers
+        counts = [np.diff(each.first) for each in (expected, actual)]
+        common = np.minimum(*counts)
+        self._owner = np.repeat(np.arange(len(common)), common)
+        ordinal = np.arange(len(self._owner)) - starts_of(common)[self._owner]
+        self._left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
+        self._begins = ordinal == 0
+        self.slot, self.number = expected.slot[self._left], expected.number[self._left]
+        self.is_reset = expected.steps.kind[self._left] == StepKind.RESET
+        # An episode of the expected side: it has a number of its own over all slots.
+        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self._left] - 1
+        agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
+        scalars = {name: self._of(name) == self._of(name, 1) for name in SCALARS}
+        self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
+        self._differs = ~np.logical_and.reduce(list(self._agree.values()))
+        self._is_valid, self._is_local = self._count()
+
+    def _of(self, name: str, side: int = 0) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(self.compared.readers[side].steps, name)
+        return values[(self._left, self._right)[side]]
+
+    def _agrees(self, group: str) -> NDArray[np.bool_]:
+        widths = [self._of(GROUPS[group], side).astype(np.int64) for side in (0, 1)]
+        found = widths[0] == widths[1]
+        rows = np.flatnonzero(found)
+        one, two = (
+            getattr(reader.side.columns, group).number[expand_rows(reader.starts[group], at[rows])]
+            for reader, at in zip(self.compared.readers, (self._left, self._right), strict=True)
+        )
+        apart = ~((one == two) | (np.isnan(one) & np.isnan(two)))
+        found[np.repeat(rows, widths[0][rows])[apart]] = False
+        return np.asarray(found, np.bool_)
+
+    def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""
+        apart = ~self._agree["steps"] | (self.compared.rounding.grown[self._left] & self._differs)
+        total = np.cumsum(apart)
+        before = total - apart
+        goes_on = before == before[self._begins][self._owner] if len(apart) else ~apart
+        goes_on &= ~(self.compared.rounding.grown[self._left] & self._differs)
+        if self.lockstep:
+            return goes_on, goes_on
+        synced = np.logical_and.reduce(
+            [self._agree[name] for name in ("steps", "observation", "state", "terminated", "truncated")]
+        )
+        after_synced = np.roll(synced, 1) | self._begins
+        last = np.full(self.episode.max(initial=0) + 1, -1)
+        rows = np.arange(len(synced))
+        np.maximum.at(last, self.episode[synced], rows[synced])
+        valid: NDArray[np.bool_] = goes_on & (after_synced | (self.is_reset & synced))
+        return valid, goes_on & (valid | (rows <= last[self.episode]))
+
+    @cached_property
+    def _located(self) -> dict[int, tuple[str, str]]:
+        """The stage and the field of rows that differ, as far as they count."""
+        rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
+        if len(rows) > MOST_LOCATED:
+            self.is_sample, rows = True, rows[:: -(-len(rows) // MOST_LOCATED)]
+        found = {}
+        for row in rows.tolist():
+            stage, field, *_ = locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row]))
+            found[row] = stage.value, root_of(field)
+        return found
+
+    def collect(self, stage: str, root: str, *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""
+        counts = self._is_local if stage in LOCAL else self._is_valid
+        if is_first and not self.lockstep:
+            total = np.cumsum(self._differs)
+            before = total - self._differs
+            counts = counts & (before == before[self._begins][self._owner])
+        is_wrong = np.zeros(len(counts), np.bool_)
+        is_wrong[[row for row, key in self._located.items() if key == (stage, root)]] = True
+        is_wrong &= counts
+        is_right = counts & self._agree[root] & ~is_wrong
+        if stage not in LOCAL:
+            kinds = [kind for kind in (True, False) if (self.is_reset[is_wrong] == kind).any()]
+            is_right &= np.isin(self.is_reset, kinds)
+        if stage in (Stage.RESET, Stage.AUTORESET):
+            is_end = (self._of("terminated") | self._of("truncated")).astype(bool)
+            is_right &= np.where(self.is_reset, (self.number == 0) == (stage == Stage.RESET), is_end)
+        right = np.flatnonzero(is_right)
+        if len(right) > MOST_RIGHT:
+            self.is_sample, right = True, right[:: -(-len(right) // MOST_RIGHT)]
+        rows = np.sort(np.concatenate([np.flatnonzero(is_wrong), right]))
+        return rows, is_wrong[rows]
+
+    def describe(self, rows: NDArray[np.int64], is_wrong: NDArray[np.bool_]) -> Iterator[Row]:
+        """Yield some rows as instances."""
+        for row, wrong in zip(rows.tolist(), is_wrong.tolist(), strict=True):
+            slot = int(self.slot[row])
+            yield Row(wrong, f"slot {slot}, step {self.number[row]}", {"in one slot": slot})
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features of the rows."""
+        return tuple(feature for feature, _ in self._columns)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The values of each feature: float64 [F, R]."""
+        return np.array([column[self._left] for _, column in self._columns], np.float64)
+
+    @cached_property
+    def _columns(self) -> list[tuple[Feature, NDArray[Any]]]:
+        return list(_read_features(*self.compared.readers))
+
+
+def _read_features(reader: RowReader, actual: RowReader) -> Iterator[tuple[Feature, NDArray[Any]]]:
+    """Yield the features of the expected rows, with their values, [T] each. The calls are those of the actual side."""
+    steps, of_episode, of_row = reader.steps, frozenset({Unit.CANDIDATE}), frozenset({Unit.STEP})
+    rows, is_reset = np.arange(len(reader.slot)), steps.kind == StepKind.RESET
+    begins = np.flatnonzero(is_reset)
+    episode = np.cumsum(is_reset) - 1
+    first = begins[episode]
+    is_later = reader.number[first] > 0
+    before, last = np.maximum(rows - 1, 0), np.maximum(first - 1, 0)
+    of_slot = episode - episode[np.searchsorted(reader.slot, reader.slot, "left")] + 1
+    step = reader.number - reader.number[first]
+    truncated, terminated = steps.truncated.astype(bool), steps.terminated.astype(bool)
+    ends = truncated | terminated
+    # With next_step, a reset takes a call of its own.
+    call = reader.number + (of_slot - 1) * (actual.side.autoreset == "next_step")
+    per_call = _count_ends(actual, int(call.max(initial=0)) + 1)
+
+    def make(
+        name: str, scale: Scale, phrase: str, opposite: str = "", of: frozenset[Unit] = of_row, **more: Any
+    ) -> Feature:
+        # What describes the place of a row is likelier to matter than its numbers.
+        stages = frozenset[str]() if scale is Scale.NUMBER else frozenset[str](Stage)
+        return Feature(name, "", of, scale, phrase, lambda _: None, opposite, stages, **more)
+
+    yield (
+        make("slot", Scale.COUNT, "in slot {}", of=of_episode, every="in every {}th slot (slot {} first)"),
+        reader.slot,
+    )
+    yield make("episode", Scale.COUNT, "at episode {} of their slot", of=of_episode), of_slot
+    for name, flag in (("truncation", truncated), ("termination", terminated)):
+        words = f"of an episode that follows a {name}", f"of an episode that does not follow a {name}"
+        yield make(f"follows a {name}", Scale.FLAG, *words, of_episode), is_later & flag[last]
+    length = np.where(is_later, step[last], 0)
+    yield make("length of the episode before", Scale.NUMBER, "after an episode of {} steps", of=of_episode), length
+    yield make("step", Scale.COUNT, "at step {} of their episode"), step
+    yield make("is a reset", Scale.FLAG, "that begin an episode", "that follow an action"), is_reset
+    for name, flag in (("terminate", terminated), ("truncate", truncated), ("end", ends)):
+        yield make(f"{name}s it", Scale.FLAG, f"that {name} their episode", f"that do not {name} their episode"), flag
+    others = per_call[call] - ends > 0
+    yield make("another ends", Scale.FLAG, "while another slot ends", "while no other slot ends"), others
+    ended = np.where(is_reset[before], ends[np.maximum(rows - 2, 0)] & (call > 1), ends[before])
+    after = (call > 0) & (per_call[np.maximum(call - 1, 0)] - ended > 0)
+    yield make("another ended", Scale.FLAG, "after another slot ended", "after no other slot ended"), after
+    yield make("action in the slot", Scale.COUNT, "at action {} of their slot"), reader.number
+    yield make("reward", Scale.NUMBER, "with a reward of {}"), steps.reward
+    if steps.num_masked.any():
+        legal = np.add.reduceat(np.append(reader.side.columns.masks.number, 0.0), reader.starts["masks"][:-1])
+        legal = np.where(steps.num_masked > 0, legal, 0)
+        yield make("legal actions", Scale.COUNT, "with {} legal actions"), legal
+        yield make("legal actions before", Scale.COUNT, "after {} legal actions"), legal[before] * ~is_reset
+    yield from _read_numbers(reader, before, make)
+
+
+def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
+    """Return the number of slots whose episode ends in each call, of the first calls: int64 [C]."""
+    steps, is_next_step = reader.steps, reader.side.autoreset == "next_step"
+    episode = np.cumsum(steps.kind == StepKind.RESET)
+    of_slot = episode - episode[np.searchsorted(reader.slot, reader.slot, "left")]
+    ends = (steps.terminated | steps.truncated).astype(bool)
+    return np.bincount((reader.number + of_slot * is_next_step)[ends], minlength=num_calls)
+
+
+def _read_numbers(reader: RowReader, before: NDArray[Any], make: Any) -> Iterator[tuple[Feature, NDArray[Any]]]:
+    """Yield the numbers of the action, the observation and the state, in the row and in the row before it."""
+    for group, scale in (("actions", Scale.ID), ("observations", Scale.NUMBER), ("states", Scale.NUMBER)):
+        widths = getattr(reader.steps, GROUPS[group])
+        width = int(widths.max(initial=0))
+        if not 0 < width <= MOST_NUMBERS:
+            continue
+        whole = widths == width
+        numbers = np.zeros((len(widths), width))
+        numbers[whole] = (
+            getattr(reader.side.columns, group)
+            .number[expand_rows(reader.starts[group], np.flatnonzero(whole))]
+            .reshape(-1, width)
+        )
+        if group == "actions":
+            same = whole & whole[before] & (numbers == numbers[before]).all(axis=1)
+            words = "whose action is the one before", "whose action is not the one before"
+            yield make("same action", Scale.FLAG, *words), same
+            scale = scale if np.dtype(reader.side.dtypes[group][0]).kind in "iub" else Scale.NUMBER
+        for name, column in zip(reader.side.names[group], numbers.T, strict=True):
+            yield make(name, scale, f"with {name} {{}}"), column
+            yield (
+                make(f"{name} before", scale, f"after {name} {{}}"),
+                np.where(reader.steps.kind == 0, 0, column[before]),
+            )

@@ -1,0 +1,200 @@
+"""A report on two environments as text for a terminal, as HTML, JUnit XML, Markdown, and annotations of GitHub."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from kgverify.comparison.exercise.exercise import describe_minimum
+from kgverify.comparison.result import Divergence
+from kgverify.environments.content import EnvironmentContent, EnvironmentInfo
+from kgverify.environments.rows import Window
+from kgverify.errors import count_of
+from kgverify.escaping import escape_markdown, escape_markdown_block, make_visible
+from kgverify.report import wording
+from kgverify.report.render.github import MOST_CAUSES, join_annotations
+from kgverify.report.render.junit import fail_case, make_case, render_suite, skip_case
+from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
+from kgverify.report.render.template import read_packed, render_template
+from kgverify.report.render.terminal import STYLES, print_next
+
+
+def describe_sides(report: EnvironmentContent) -> str:
+    """Describe both sides: `Env against VectorEnv`."""
+    return f"{wording.clip(report.expected.name)} against {wording.clip(report.actual.name)}"
+
+
+def list_facts(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
+    """Yield what was compared, and how, as titles and texts."""
+    yield "expected", _describe_side(report.expected)
+    yield "actual", _describe_side(report.actual)
+    size = f"{count_of(report.slots, 'slot')}, {count_of(report.steps, 'action')} each, seeds from {report.seed}"
+    how = "each step from the expected state (lockstep)" if report.lockstep else "each side from its own state"
+    yield "compared", f"{size}; {count_of(report.coverage.steps, 'row')}, {how}"
+    if report.minimum:
+        yield "required", describe_minimum(report.minimum)
+    if report.rounding:
+        yield "rounding", report.rounding
+    if report.near_ties:
+        first = report.near_ties[0]
+        what = f"first {wording.clip(first.atom)}, step {first.step}: expected {first.expected}, actual {first.actual}"
+        num = count_of(len(report.near_ties), "step")
+        yield "near-ties", f"{num}, the end of which is decided by the last place of a number; {what} [{first.code}]"
+    if report.self_test is not None:
+        yield "self-test", f"a change planted in each of {count_of(report.self_test.columns, 'column')} was reported"
+    yield from (("note", wording.clip(note)) for note in report.notes)
+
+
+def _describe_side(side: EnvironmentInfo) -> str:
+    ends = f"{side.terminated:,} terminated, {side.truncated:,} truncated"
+    parts = [f"{count_of(side.episodes, 'episode')} ended ({ends})", count_of(side.resets, "reset")]
+    mode = [f"autoreset {side.autoreset}"] if side.autoreset else []
+    return f"{wording.clip(side.name)}: {', '.join([*parts, count_of(side.rewards, 'nonzero reward'), *mode])}"
+
+
+def describe_divergence(divergence: Divergence) -> str:
+    """Describe a divergence: `reward at step 11 of slot 3, seed 3: number: equals that of slot 2 [KG105]`."""
+    return wording.describe_divergence(divergence)
+
+
+def list_causes(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
+    """Yield each cause with its size, and its condition."""
+    for cause in report.causes[:MOST_CAUSES]:
+        what = ", ".join(filter(None, (cause.kind.value, wording.clip(cause.situation))))
+        size = f"{count_of(cause.num_divergences, 'difference')} in {count_of(cause.num_candidates, 'slot')}"
+        condition = wording.clip(cause.condition, wording.MOST_OF_CONDITION)
+        yield make_visible(f"{cause.stage} ({what}): {size}"), condition
+
+
+def find_window(report: EnvironmentContent, divergence: Divergence) -> Window | None:
+    """Return the rows around a divergence; None if the report does not have them."""
+    return next((each for each in report.windows if report.divergences[each.divergence] is divergence), None)
+
+
+def print_report(
+    report: EnvironmentContent,
+    console: Screen,
+    *,
+    divergence: Divergence | None = None,
+    next_commands: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print a report, with the first divergence or another one, and the steps that lead on."""
+    console.print(Group(*_render(report, divergence or report.first_divergence)))
+    if report.divergences:
+        print_next(console, next_commands)
+
+
+def _render(report: EnvironmentContent, shown: Divergence | None) -> Iterator[RenderableType]:
+    yield Text(report.verdict.value, style=STYLES[report.verdict]).append(f"   {describe_sides(report)}", "default")
+    yield from (Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons)
+    yield from (f"  {title}: {text}" for title, text in list_facts(report))
+    if shown is not None:
+        which = "first divergence" if shown is report.first_divergence else "divergence"
+        title = Text(
+            f"\n{which}: {make_visible(shown.stage)} at step {shown.step} of {wording.clip(shown.atom)}", "bold"
+        )
+        yield title.append(f"   (of {len(report.divergences):,})", style="dim")
+        window = find_window(report, shown)
+        if window is not None:
+            yield _render_window(window)
+        yield list_pairs(
+            (
+                ("   field", wording.clip(shown.field)),
+                ("   difference", shown.kind.code.mark(wording.clip(wording.describe_kind(shown)))),
+                ("   expected", Text("\n".join(wording.value_lines(shown.expected)), style="green")),
+                ("   actual", Text("\n".join(wording.value_lines(shown.actual)), style="red")),
+            )
+        )
+    if report.causes:
+        yield Text("\ncauses", style="bold")
+    for number, (cause, condition) in enumerate(list_causes(report), 1):
+        yield f"#{number} {cause}"
+        if condition:
+            yield Text(f"   {condition}")
+
+
+_COLOURS: Final = {"expected": "green", "actual": "red", "": ""}
+
+
+def _render_window(window: Window) -> RenderableType:
+    table = Table("", *(title for title, _ in window.heads), box=None, padding=(0, 3, 0, 0))
+    rows = [
+        [Text(f"   {wording.clip(name)}"), *(Text(text, _COLOURS[role]) for text, role in cells)]
+        for name, cells in window.lines
+    ]
+    return FittedTable(table, rows, may_fold=False)
+
+
+def render_html(report: EnvironmentContent) -> bytes:
+    """Render the page. All text is escaped, and the page forbids all requests and all scripts."""
+    shown = report.first_divergence
+    page = render_template(
+        "environment.html",
+        escape=make_visible,
+        is_markup=True,
+        report=report,
+        shown=shown,
+        window=None if shown is None else find_window(report, shown),
+        title=describe_sides(report),
+        facts=[*list_facts(report)],
+        causes=[*list_causes(report)],
+        further=[each for each in report.divergences if each is not shown][:MOST_LISTED],
+        style=read_packed("first_screen.css", "report.css"),
+    )
+    return page.encode()
+
+
+MOST_LISTED: Final = 100
+"""The maximum number of further divergences on the page; the JSON report has all."""
+
+
+def render_markdown(report: EnvironmentContent) -> str:
+    """Render the verdict, what was compared, the first divergence, and the causes."""
+    return render_template(
+        "environment.md.j2",
+        escape=escape_markdown,
+        is_markup=False,
+        filters=(escape_markdown_block,),
+        report=report,
+        shown=report.first_divergence,
+        title=describe_sides(report),
+        facts=[*list_facts(report)],
+        causes=[*list_causes(report)],
+    )
+
+
+def render_junit(report: EnvironmentContent) -> bytes:
+    """Render UTF-8 XML with a case for each slot, which fails with its first divergence."""
+    found: dict[int, list[Divergence]] = {}
+    for each in report.divergences:
+        found.setdefault(each.candidate, []).append(each)
+    facts: dict[str, str] = {}
+    for title, text in (*list_facts(report), *list_causes(report)):
+        facts[title] = "\n".join(filter(None, (facts.get(title), text)))
+    cases = [
+        make_case("slots", f"slot {slot}", fail_case(found[slot]) if slot in found else skip_case(report.verdict))
+        for slot in range(report.slots)
+    ]
+    return render_suite(describe_sides(report), report.verdict, report.reasons, facts, cases)
+
+
+def render_annotations(report: EnvironmentContent) -> str:
+    """Render an error for each cause or the first divergence, a warning if inconclusive, and a notice with the verdict."""
+    causes = [
+        (cause.stage, condition, report.divergences[cause.first])
+        for cause, (_, condition) in zip(report.causes, list_causes(report), strict=False)
+    ]
+    first = report.first_divergence
+    shown = causes or ([(first.stage, "", first)] if first is not None else [])
+    errors = [
+        (stage, "\n".join(filter(None, (describe_divergence(each), condition, wording.describe_values(each)))), None)
+        for stage, condition, each in shown
+    ]
+    summary = [describe_sides(report), *(f"{title}: {text}" for title, text in list_facts(report))]
+    return join_annotations(report.verdict, report.reasons, errors, summary)
+
+
+FORMATS: Final[Mapping[str, Callable[[EnvironmentContent], bytes]]] = {"html": render_html, "junit": render_junit}
+"""The file formats by name, as those of other reports."""
