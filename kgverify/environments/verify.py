@@ -43,6 +43,9 @@ from kgverify.trace.model.columns import are_equal
 MOST_REPEATED: Final = 50
 """The actions that are taken again in each slot, to see whether an environment repeats itself."""
 
+MOST_NAMED: Final = 4
+"""The maximum number of pairs of names in a note."""
+
 NUM_CHANGED: Final = 2
 """The runs from changed states that measure what rounding does."""
 
@@ -291,8 +294,8 @@ class _Runner:
                 where="actions",
                 fix="compare environments that take the same actions",
             )
-        self.lockstep = self._choose_lockstep(opened)
         _agree_on_seeds([side for side in opened if isinstance(side, Environment)])
+        self.lockstep = self._choose_lockstep(opened)
 
     def _choose_lockstep(self, opened: Sequence[Environment | Side]) -> bool:
         live = [side for side in opened if isinstance(side, Environment)]
@@ -393,6 +396,10 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
     if named := sorted(re.sub(r"^steps\.|\.number$", "", name) for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")
+    for group in sorted(ran.expected.names.keys() & ran.actual.names.keys()):
+        pairs = zip(ran.expected.names[group], ran.actual.names[group], strict=False)
+        if other := [f"{one} with {two}" for one, two in pairs if one != two]:
+            notes.append(f"numbers of other names are compared, in their order: {', '.join(other[:MOST_NAMED])}")
     candidates = ran.expected.columns.candidates
     verdict = Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if comparison.divergences else Verdict.AGREE
     return EnvironmentReport(
