@@ -215,7 +215,12 @@ def verify_learner(learner: Ppo, buffer: Buffer) -> Any:
         ],
     }
     return kgverify.verify_update(
-        buffer._asdict(), theirs, algorithm=name_algorithm(learner), policy=policy, evaluate=evaluate
+        buffer._asdict(),
+        theirs,
+        algorithm=name_algorithm(learner),
+        policy=policy,
+        evaluate=evaluate,
+        on_policy=isinstance(learner, Reinforce),
     )
 
 
