@@ -185,6 +185,9 @@ def _adopt_rounded(
             for side, pair in zip((actual, *perturbed), pairs, strict=True)
         ]
         for side, (here, there) in zip(perturbed, indices[1:], strict=True):
+            # No policy acts from changed states, so nothing is known of its numbers.
+            if group == path and path.removeprefix("steps.") not in side.known:
+                continue
             moved = np.abs(ENVIRONMENT.values(side.columns, path)[there] - left[here])
             bound[here] = np.maximum(bound[here], np.where(bound[here] > 0, BEYOND_MEASURED * moved, 0.0))
         at, other = indices[0]

@@ -113,16 +113,13 @@ class Finding(NamedTuple):
 
 
 def locate(divergences: Sequence[Divergence], expected: RowReader, actual: RowReader) -> list[Divergence]:
-    """Return each divergence with its stage, the names and values that differ, and the number of its action as its step.
-
-    Observations of one field that are wrong by themselves have one stage: `transition` if any of them stays wrong.
-    """
+    """Return each divergence with its stage, the names and values that differ, and the number of its action as its step."""
     found = [_find(each, expected, actual) for each in divergences]
-    persisting = {_root(each.field) for _, _, each in found if each.persists}
     settled = []
-    for divergence, (slot, number, each) in zip(divergences, found, strict=True):
-        is_open = each.persists is not None or each.stage is Stage.OBSERVE
-        stage = Stage.TRANSITION if is_open and _root(each.field) in persisting else each.stage
+    for divergence, (slot, number, _), each in zip(
+        divergences, found, settle([each for *_, each in found]), strict=True
+    ):
+        stage = each.stage
         seed = int(expected.side.columns.candidates.seed[divergence.candidate])
         is_discrete = stage in (Stage.END, Stage.AUTORESET, Stage.MASK)
         settled.append(
@@ -144,8 +141,17 @@ def locate(divergences: Sequence[Divergence], expected: RowReader, actual: RowRe
     return settled
 
 
+def settle(found: Sequence[Finding]) -> list[Finding]:
+    """Return some findings with one stage for the observations of a field: `transition` if any of them stays wrong."""
+    persisting = {_root(each.field) for each in found if each.persists}
+    return [
+        each._replace(stage=Stage.TRANSITION) if each.persists is not None and _root(each.field) in persisting else each
+        for each in found
+    ]
+
+
 def _root(field: str) -> str:
-    return field.partition("[")[0]
+    return field.partition("[")[0].partition(".")[0]
 
 
 def _find(divergence: Divergence, expected: RowReader, actual: RowReader) -> tuple[int, int, Finding]:
@@ -227,7 +233,7 @@ class _Pair:
             if self._is_shown_wrongly():
                 found = found._replace(stage=Stage.OBSERVE)
             else:
-                persists = self._persists()
+                persists = True if self._differs("masks") else self._persists()
                 is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
                 if persists is False or (persists is None and is_of_other):
                     found = found._replace(stage=Stage.OBSERVE)
@@ -253,11 +259,10 @@ class _Pair:
         codes = [Overwritten(int(reader.steps.overwritten[row])) for reader, row in self._sides]
         if codes[0] == codes[1]:
             return None
+        stage = Stage.TRANSITION if Overwritten.ACTION in codes else Stage.OBSERVE
         what = " and ".join(str(code) for code in codes if code)
         texts = [f"the call changed {code}" if code else "nothing is changed" for code in codes]
-        return Finding(
-            Stage.OBSERVE, "overwritten", texts, DifferenceClass.CONTENT, f"a caller who keeps {what} loses it"
-        )
+        return Finding(stage, "overwritten", texts, DifferenceClass.CONTENT, f"a caller who keeps {what} loses it")
 
     @property
     def _sides(self) -> tuple[tuple[RowReader, int], tuple[RowReader, int]]:
@@ -289,30 +294,35 @@ class _Pair:
         return not _is_same(self.expected.numbers("observations", row), self.actual.numbers("observations", other))
 
     def _is_shown_wrongly(self) -> bool:
-        """Return whether one rule gives the observations from the right ones: a factor, an offset, or an exchange.
+        """Return whether one rule gives the observations from the right ones, in this episode or in all rows of this kind.
 
-        A wrong state would not keep to it. An offset counts only where resets do not have it, since it may be a place.
+        A wrong state would not keep to a factor, to an exchange of numbers, or to being a step late. An offset counts only
+        where resets do not have it, since it may be a place.
         """
-        rows = [
+        return any(self._has_rule(is_beyond_episode=each) for each in (False, True))
+
+    def _has_rule(self, *, is_beyond_episode: bool) -> bool:
+        shown = [
             (self.expected.numbers("observations", row), self.actual.numbers("observations", other))
-            for row, other in self._later_rows(is_beyond_episode=True)
+            for row, other in self._later_rows(is_beyond_episode=is_beyond_episode)
         ]
-        same_width = [(left, right) for left, right in rows if len(left) == len(right) and len(left)]
+        same_width = [(left, right) for left, right in shown if len(left) == len(right) and len(left)]
         if len(same_width) < FEWEST_AHEAD:
             return False
         left, right = (np.array(each) for each in zip(*same_width, strict=True))
         is_wrong = (left != right).any(axis=0)
         left, right = left[:, is_wrong], right[:, is_wrong]
-        varies = np.ptp(left, axis=0) > 0
-        if not varies.all():
+        if not (np.ptp(left, axis=0) > 0).all():
             return False
-        if _is_same(np.sort(left, axis=1), np.sort(right, axis=1)):
+        is_late = self.kind == StepKind.STEP and _is_same(right[1:], left[:-1])
+        if is_late or _is_same(np.sort(left, axis=1), np.sort(right, axis=1)):
             return True
         with np.errstate(all="ignore"):
             factor, offset = right / left, right - left
-        is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
-        is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
-        return bool((is_scaled | (is_moved & (self.kind == StepKind.STEP))).all())
+            is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
+            is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
+        may_move = is_beyond_episode and self.kind == StepKind.STEP
+        return bool((is_scaled | (is_moved & may_move)).all())
 
     def _later_rows(self, *, is_beyond_episode: bool = False) -> Iterator[tuple[int, int]]:
         """Yield the rows of both sides from this one on to the end of the episode; or further, as long as their kinds agree.

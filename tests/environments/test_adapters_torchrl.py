@@ -11,6 +11,9 @@ from counters import SLOTS, assert_same_rows, drive
 from kgverify.environments.adapters.open_environment import open_environment
 from kgverify.environments.protocol import Seeding
 
+# Importing torchrl takes seconds.
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def torchrl():

@@ -1,5 +1,6 @@
 """Environments of other interfaces in that of `gymnasium.vector.VectorEnv`: single ones, torchrl's, and functions on tensors."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -144,9 +145,14 @@ class TensorDictEnvironment:
         numbers = np.eye(self._size, dtype=np.int64)[numbers] if self._is_one_hot else numbers
         asked[self.env.action_key] = self.env.action_spec.zero().new_tensor(numbers)
         returned = self.env.step(asked)
+        if not self._is_one_hot:
+            # It may have changed the actions in place.
+            actions[...] = asked[self.env.action_key].reshape(actions.shape)
         self._last, following = self.env.step_mdp(returned), returned["next"]
-        terminated = following.get("terminated", following["done"])
-        truncated = following.get("truncated", terminated.new_zeros(terminated.shape))
+        # A collector resets the slots that are done, whatever the other flags say.
+        done = following["done"]
+        truncated = done & following.get("truncated", done.new_zeros(done.shape))
+        terminated = done & (following.get("terminated", done) | ~truncated)
         return self._observe(following), following[self.env.reward_key], terminated, truncated, {}
 
     def _observe(self, values: Any) -> Any:
@@ -170,13 +176,16 @@ class BatchedEnvironment:
         mode = spec.autoreset or getattr(env, "autoreset", None)
         self.metadata = {"autoreset_mode": mode}
         self.single_action_space = getattr(env, "num_actions", None) or getattr(env, "action_space", None)
+        if self.single_action_space is None and spec.actions is None and hasattr(env, "mask"):
+            # The mask has a number for each action.
+            self.single_action_space = self.reset(seed=0)[1]["action_mask"].shape[-1]
         is_reset = mode is not None and parse_choice(mode, Autoreset, "autoreset") is Autoreset.DISABLED
         self.seeding = Seeding.EPISODE if is_reset else Seeding.SLOT
 
     def reset(self, *, seed: Any, options: Options = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all slots, or in those of `reset_mask`."""
         seeds = seed + np.arange(self.num_envs) if isinstance(seed, int) else np.array(seed, np.int64)
-        states = self.env.reset(seeds if self._queries is None else self._queries[seeds % len(self._queries)])
+        states = self._begin(seeds if self._queries is None else self._queries[seeds % len(self._queries)])
         if options is not None:
             merged, fresh = dict(flatten(self.states)), dict(flatten(states))
             for name, rows in merged.items():
@@ -184,6 +193,16 @@ class BatchedEnvironment:
             states = rebuild(self.states, merged)
         self.states = states
         return self._show({})
+
+    def _begin(self, queries: Any) -> Any:
+        """Ask for the first states; with seeds as a tensor if torch is loaded and an array of them is refused."""
+        try:
+            return self.env.reset(queries)
+        except Exception:
+            torch = sys.modules.get("torch")
+            if torch is None or not isinstance(queries, np.ndarray):
+                raise
+            return self.env.reset(torch.from_numpy(queries))
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """Take an action in each slot."""
