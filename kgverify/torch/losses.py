@@ -145,7 +145,9 @@ class Training:
     def _run(self, chosen: Tensor, use_mask: bool = True) -> tuple[Tensor, ...]:
         """Return log-probability, value and entropy of some rows; entropy 0 if the policy has none."""
         inputs = [None if each is None else tree_map(lambda leaf: leaf[chosen], each) for each in self._inputs]
-        found = self._evaluate(self._module, *inputs[:2], inputs[2] if use_mask else None)
+        # A policy that expects a mask gets one that allows every action.
+        mask = inputs[2] if use_mask or inputs[2] is None else torch.ones_like(inputs[2])
+        found = self._evaluate(self._module, *inputs[:2], mask)
         return tuple(torch.zeros(len(chosen)).double() if each is None else each.reshape(-1) for each in found)
 
     def _differentiate(self, total: Tensor) -> dict[str, Tensor]:
