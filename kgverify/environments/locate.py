@@ -319,8 +319,8 @@ class _Pair:
             return True
         with np.errstate(all="ignore"):
             factor, offset = right / left, right - left
-        is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
-        is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
+            is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
+            is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
         may_move = is_beyond_episode and self.kind == StepKind.STEP
         return bool((is_scaled | (is_moved & may_move)).all())
 

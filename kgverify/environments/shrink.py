@@ -237,14 +237,12 @@ class Shrinker:
         """Take a slot that differs with few neighbours, or the first slots up to it."""
         assert self._best is not None
         found = sorted(self._matching(self._best[1]), key=_order)
-        slots = list(dict.fromkeys(each.candidate for each in found if each.step <= case.actions.shape[1]))[
-            :MOST_STARTS
-        ]
-        for num in (1, 2, 3):
-            for first in _starts_of(slots, num, len(case.actions)):
+        slots = list(dict.fromkeys(each.candidate for each in found if each.step <= case.actions.shape[1]))
+        for num, most in ((1, MOST_STARTS), (2, MOST_SLOTS), (3, MOST_STARTS)):
+            for first in _starts_of(slots[:most], num, len(case.actions)):
                 if self._size[0] > num and self._try(case.take(first, num)):
                     return
-        for num in sorted({slot + more for slot in slots for more in (1, 2)}):
+        for num in sorted({slot + more for slot in slots[:MOST_STARTS] for more in (1, 2)}):
             if num < self._size[0] and self._try(case.take(0, num)):
                 return
 

@@ -46,6 +46,12 @@ MOST_REPEATED: Final = 50
 MOST_NAMED: Final = 4
 """The maximum number of pairs of names in a note."""
 
+NUM_FURTHER: Final = 6
+FEW_WRONG: Final = 100
+MOST_AFTER: Final = 10
+"""The comparisons with other seeds if the wrong rows of a cause are few and no exact condition is found; how many rows are few;
+and the actions after the first difference."""
+
 NUM_CHANGED: Final = 2
 """The runs from changed states that measure what rounding does."""
 
@@ -192,11 +198,25 @@ def compare_environments(
     ran, found = _run_and_compare(expected, actual, comparing, phase)
     report = judge(ran, found, comparing)
     if report.divergences:
+        sides = None if isinstance(expected, Side) or isinstance(actual, Side) else (expected, actual)
         divergences, causes = describe_causes(found, lockstep=ran.lockstep)
+        sought = [each for each in causes if each.when is not None and not each.when.is_exact]
+        if sides is not None and any(each.when and each.when.num_wrong <= FEW_WRONG for each in sought):
+            late = max(divergences[each.first].step for each in sought)
+            further = _run_further(sides, comparing, late + MOST_AFTER)
+            divergences, causes = describe_causes(found, further, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
-        if comparing.shrinks and not isinstance(expected, Side) and not isinstance(actual, Side):
-            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, (expected, actual), comparing))
+        if comparing.shrinks and sides is not None:
+            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, sides, comparing))
     return report, found
+
+
+def _run_further(sides: tuple[Open, Open], comparing: Comparing, steps: int) -> list[Compared]:
+    """Compare the sides with other seeds and the same number of slots: an instance of some causes is found once a slot."""
+    policies = comparing.policies if not isinstance(comparing.policies[0], GivenActions) else (None, None)
+    size = replace(comparing, steps=min(steps, comparing.steps), policies=policies)
+    seeds = (comparing.seed + comparing.slots * number for number in range(1, NUM_FURTHER + 1))
+    return [_run_and_compare(*sides, replace(size, seed=seed), silent_phase)[1] for seed in seeds]
 
 
 def _shrink(
@@ -344,7 +364,9 @@ class _Runner:
                 unsteady.append(role)
         self._leader = leader
         sides = [self._drop_resets(side) for side in sides]
-        states = leader.states if self.lockstep else ()
+        states = (
+            leader.states if all(isinstance(each, Environment) and each.has_states for each in self._opened) else ()
+        )
         return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._begins_alike, self._space, states)
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
