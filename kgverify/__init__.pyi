@@ -32,6 +32,13 @@ from kgverify.engines.adapters.tensor import TensorEngine as TensorEngine
 from kgverify.engines.protocol import Engine as Engine
 from kgverify.engines.support import Support as Support
 from kgverify.environments.adapters.spec import EnvironmentSpec as EnvironmentSpec
+from kgverify.environments.algorithms import PPO as PPO
+from kgverify.environments.algorithms import SGD as SGD
+from kgverify.environments.algorithms import Adam as Adam
+from kgverify.environments.algorithms import Reinforce as Reinforce
+from kgverify.environments.recording import record_env as record_env
+from kgverify.environments.report import EnvironmentReport as EnvironmentReport
+from kgverify.environments.verify_update import verify_update as verify_update
 from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph
 from kgverify.graphs.load import load_graph as load_graph
@@ -65,7 +72,7 @@ from kgverify.engines.protocol import Sizes as Sizes
 from kgverify.engines.protocol import Workload as Workload
 from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
-from kgverify.environments.report import EnvironmentReport as EnvironmentReport
+from kgverify.environments.verify_update import UpdateReport as UpdateReport
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
 from kgverify.errors import MissingDependency as MissingDependency

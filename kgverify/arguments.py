@@ -125,7 +125,8 @@ def _is_of(kind: Any, value: object) -> bool:
     if origin in (int, float):
         # NumPy numbers count as numbers, but True does not.
         return isinstance(value, Integral if origin is int else Real) and not isinstance(value, bool)
-    if not isinstance(origin, type):
+    # `Any` is a class since Python 3.11.
+    if origin is Any or not isinstance(origin, type):
         return True
     if getattr(origin, "_is_protocol", False) and not getattr(origin, "_is_runtime_protocol", False):
         return all(hasattr(value, name) for name in origin.__annotations__)

@@ -35,7 +35,6 @@ FILES = (
     "verification/test_verification_dialects.py",
     "verification/test_verification_fan_out.py",
     "judge/test_verification_known_traces.py",
-    "verification/test_verification_rebuild.py",
     "verification/test_verification_recorded_loss.py",
     "judge/test_verification_self_test.py",
     "verification/test_verification_unknown.py",

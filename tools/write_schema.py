@@ -14,6 +14,7 @@ import msgspec
 
 from kgverify.api.bisect import Bisection
 from kgverify.cli.commands.record import Recorded
+from kgverify.environments.report import EnvironmentReport
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.next_steps import NextStep
 from kgverify.report.render.terminal import ShownCauses
@@ -27,7 +28,8 @@ from kgverify.trace.maintain.check import CheckReport
 SCHEMA = pathlib.Path(__file__).parents[1] / "docs" / "report.schema.json"
 TEMPLATE = "#/$defs/{name}"
 SHOWN = ShownTrace, ShownDerivation, ShownCandidateStep, ShownDivergence, ShownCauses
-LEADING_ON = Report, *SHOWN, Recorded, CampaignResult, EvaluationReport, FoundDivergence, CheckReport, Bisection
+OTHERS = Recorded, CampaignResult, EvaluationReport, FoundDivergence, CheckReport, Bisection, EnvironmentReport
+LEADING_ON = Report, *SHOWN, *OTHERS
 """The results whose JSON has `next`, which the command line adds."""
 
 

@@ -19,7 +19,6 @@ COMPILED = "--engine compiled --mode eager --device cpu --tune slots=16 --querie
 OPTIONS = {
     "reference": REFERENCE,
     "compiled": COMPILED,
-    "compact": f"{REFERENCE} --level compact",
     "digests": f"{COMPILED} --level digests",
     "archive": f"{REFERENCE} --archive",
     "deep": f"{REFERENCE} --level deep --archive",

@@ -16,14 +16,12 @@ from kgverify.comparison.result import ROLES, Verdict
 from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.progress import Progress, no_progress
-from kgverify.ranking.metric_file import read_metric_file
 from kgverify.ranking.rank_file import holds_text
 from kgverify.report.report import Report
 from kgverify.runs.job import Job
 from kgverify.runs.retake import describe_left, prove_again, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.compare_metrics import compare_metrics
 from kgverify.verification.compare_ranks import compare_ranks, redraw
 from kgverify.verification.recorded import RecordedComparison, compare_recorded
 from kgverify.verification.recorded_dialect import adopt_program
@@ -43,7 +41,7 @@ def compare(
 ) -> Report:
     """Compare two recorded traces, step by step; or judge one trace by an engine, or an engine by one trace.
 
-    Either side may also be a file of ranks or of metrics (docs/evaluating.md): the differences are described by their pattern, or
+    Either side may also be a file of ranks (docs/evaluating.md): the differences are described by their pattern, or
     by the rule that ranks the candidates of the other side in the same way.
 
     Two traces need no engine, nor torch. An engine judges a trace by a step of its own from every recorded goal, with the facts
@@ -130,7 +128,7 @@ def _with_program(trace: Trace, job: Job | None) -> Trace:
 
 
 def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equality) -> RecordedComparison:
-    """Compare files of ranks or metrics, each with the other one, a trace, or an engine that proves the queries of the job."""
+    """Compare files of ranks, each with the other one, a trace, or an engine that proves the queries of the job."""
     sides: list[Any] = [expected, actual]
     run = None if job is None else job.make_run()
     for i, side in enumerate(sides):
@@ -145,9 +143,7 @@ def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equali
         elif isinstance(side, TraceFile) or not (isinstance(side, Trace) or holds_text(side)):
             sides[i] = _load(side)
     graph, split = (None, "test") if run is None else (run.graph, run.split)
-    has_metrics = any(not isinstance(side, Trace) and read_metric_file(side) is not None for side in sides)
-    compare_files = compare_metrics if has_metrics else compare_ranks
-    return compare_files(sides[0], sides[1], graph, split=split, equality=equality)
+    return compare_ranks(sides[0], sides[1], graph, split=split, equality=equality)
 
 
 def _load(trace: Any) -> Trace:

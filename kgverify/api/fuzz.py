@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect, find_factory
 from kgverify.runs.job import EngineLike, GraphLike, Source, choose_reference, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.campaigns.result import CampaignResult, Watch, read_known
+from kgverify.testing.campaigns.result import CampaignResult, Watch
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,10 @@ class FuzzOptions:
             function, and the default dialect if it has none.
         lockstep: Compare every step from the expected goal as well.
         scheduler: The address of a dask scheduler, whose workers try the problems instead of processes here.
-        known: A TOML file of known divergences, which are not reported as new.
         fresh: Try again the problems that earlier calls have tried.
         accept_changed: Count what earlier calls tried although this code changed, such as `helper.py`.
         minimum: The exercise that the whole campaign requires, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it the verdict is INCONCLUSIVE.
-        today: The date at which known divergences expire; None for the current one.
 
     Example:
         >>> import kgverify as kv
@@ -46,11 +43,9 @@ class FuzzOptions:
     dialect: Dialect | None = None
     lockstep: bool = False
     scheduler: str | None = None
-    known: str | Path | None = None
     fresh: bool = False
     accept_changed: Sequence[str] = ()
     minimum: str | Minimum | None = None
-    today: date | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -97,7 +92,7 @@ def fuzz(
         progress: A function that is called with the state of the campaign.
 
     Returns:
-        The result: `.verdict`, `.is_passed`, `.new` (the divergences), and what was covered.
+        The result: `.verdict`, `.is_passed`, `.divergences`, and what was covered.
 
     Raises:
         UserError: If the engine cannot be made, or the corpus cannot be used.
@@ -112,7 +107,7 @@ def fuzz(
         source = None if graph is None else Source(graph).load()
         budget = {"examples": examples, "seconds": seconds, "seed": seed, "jobs": jobs}
         campaign = plan_campaign(engine, reference, Path(folder), options, graph=source, **budget)
-        result = run_campaign(campaign, watch=progress, today=options.today)
+        result = run_campaign(campaign, watch=progress)
     if corpus is None:
         for found in result.divergences:
             found.file = ""
@@ -141,7 +136,6 @@ def plan_campaign(
         files=() if graph is None else graph.files,
         lockstep=options.lockstep,
         scheduler=options.scheduler,
-        known=() if options.known is None else read_known(Path(options.known)),
         is_fresh=options.fresh,
         accept_changed=tuple(options.accept_changed),
         minimum=parse_minimum(options.minimum, default=MINIMUM),

@@ -12,9 +12,7 @@ from kgverify.escaping import ShownAsText
 from kgverify.report.render.terminal import draw_text
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.report.tables import Table, list_table, parse_selection, to_pandas, to_polars
-from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.rebuild import rebuild_goals
 
 if TYPE_CHECKING:
     import pandas
@@ -119,10 +117,7 @@ class RecordedTrace(TraceFile, ShownAsText):
 
     def _list(self, table: str, candidates: str) -> Table:
         rows = parse_selection(candidates, self.num_candidates, "candidates")
-        trace = self.load()
-        if trace.header.level == TraceLevel.COMPACT:
-            trace = rebuild_goals(trace)
-        return list_table(trace, table, rows)
+        return list_table(self.load(), table, rows)
 
     @cached_property
     def _view(self) -> TraceView:

@@ -38,7 +38,7 @@ def replay(
 
     Example:
         >>> import kgverify as kv
-        >>> broken = kv.fuzz(kv.Evaluator(faults="last-fact-lost"), examples=40, corpus="corpus").new[0]
+        >>> broken = kv.fuzz(kv.Evaluator(faults="last-fact-lost"), examples=40, corpus="corpus").divergences[0]
         >>> kv.replay(broken.file).is_same
         True
         >>> kv.replay(broken.file, "compiled").verdict.value

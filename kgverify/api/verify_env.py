@@ -10,6 +10,7 @@ import msgspec
 
 from kgverify.arguments import checked
 from kgverify.environments.adapters.open_environment import open_environment
+from kgverify.environments.recording import read_side
 from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.saved import save_comparison
 from kgverify.environments.side import Side
@@ -200,6 +201,6 @@ def record_side(environment: Any, path: Path, comparing: Comparing, phase: Phase
 
 def _open(given: Any) -> Open | Side:
     if isinstance(given, Path) or (isinstance(given, str) and (given.endswith(".h5") or Path(given).exists())):
-        side = Side.read(given)
+        side = read_side(given)
         return replace(side, name=f"{side.name} in {given}")
     return partial(open_environment, given)

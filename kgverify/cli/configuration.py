@@ -11,7 +11,7 @@ from typing import Any, Final
 NAMES: Final = ("kgverify.toml", "pyproject.toml")
 _SECTION: Final = b"[tool.kgverify"
 _MAX_BYTES: Final = 1 << 20
-_OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits", "known")
+_OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits")
 """The keys whose values may name files relative to the folder of the configuration."""
 
 

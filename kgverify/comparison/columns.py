@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import ComparablePair
 from kgverify.comparison.equal_columns import Rounded, agree, differ_in
 from kgverify.comparison.modulo import BenignSteps
-from kgverify.comparison.result import Divergence, Level, NearTie, Value
+from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie, Value
 from kgverify.comparison.step_view import Names, StepView, side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Side
@@ -106,7 +106,19 @@ class ColumnComparer:
 
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
         """Compare two steps, given their rows; return None if they agree after all."""
-        return self._compare_columns(candidate, row, other, self._by_stage)
+        found = self._compare_columns(candidate, row, other, self._by_stage)
+        if found is not None or not self.pair.by_digest:
+            return found
+        texts = [
+            f"{int(side.digests.sequence[own]):016x}"
+            for side, own in ((self.pair.expected, row), (self.pair.actual, other))
+        ]
+        step = self._number(candidate, row)
+        return self._name_divergence(candidate, step, "", DIGEST, (texts[0], texts[1]), Level.RENAMING)
+
+    def _number(self, candidate: int, row: int) -> int:
+        """Return the number of a step in its candidate, given its row on the expected side."""
+        return row - int(starts_of(self._candidates[0].num_steps)[candidate])
 
     def _compare_columns(self, candidate: int, row: int, other: int, columns: Sequence[Column]) -> Divergence | None:
         """Return a divergence in the first of some columns in which two steps differ, given their rows."""
@@ -115,7 +127,7 @@ class ColumnComparer:
         for each in columns:
             left, right = (self.schema.values(step, each.path) for step in steps)
             if not agree(each, left, right, self.pair.score_tolerance, np.ones(1, np.uint32))[0]:
-                step = row - int(starts_of(self._candidates[0].num_steps)[candidate])
+                step = self._number(candidate, row)
                 level = Level.OUTCOME if each.rule is EqualityRule.EQUAL else Level.TOLERANCE
                 values = _render(left), _render(right)
                 return self._name_divergence(candidate, step, each.stage, each.name, values, level)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union
 
 import msgspec
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from kgverify.codes import Code, Coded
 from kgverify.comparison.modulo import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo, hash_goals, normalise
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
-from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal, as_goal
 from kgverify.program.limits import NUMBERS, describe_differences
 from kgverify.program.outcomes import Origin, Outcome, Stage
@@ -41,7 +39,7 @@ from kgverify.trace.model.digests import COUNTED, Words, compute_digests
 from kgverify.trace.model.header import NUM_STEPS, SEARCHED, EngineInfo
 from kgverify.trace.model.schema import EqualityRule, TraceLevel, has_goals
 from kgverify.trace.model.score_tolerance import ScoreError, judge_tolerance
-from kgverify.trace.model.trace import Rebuild, Trace
+from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
     from kgverify.comparison.stored_columns import FileSource
@@ -558,7 +556,7 @@ def _blank(trace: Trace, fields: tuple[str, ...], *, removes_atoms: bool = False
 
 def _uncounted(trace: Trace) -> frozenset[str]:
     """Return the columns that the trace's digests count as 0."""
-    if has_goals(trace.header.level) or "steps.num_resolvents" in trace.fields:
+    if has_goals(trace.header.level):
         return COUNTED - trace.fields
     return COUNTED & frozenset(trace.header.absent)
 
@@ -650,80 +648,16 @@ def _policy(trace: Trace) -> str:
     return f"{policy.name} {policy.sha256[:12]}".strip()
 
 
-Rebuilding = Callable[[Trace], Rebuild]
-"""A function that prepares to rebuild a trace's candidates from its program. UserError if clauses or program are missing."""
-
-
-class Rebuilds(NamedTuple):
-    """The functions that restore the goals of each side; None for a side that has goals or cannot have them."""
-
-    expected: Rebuild | None = None
-    actual: Rebuild | None = None
-
-    def apply(self, side: int, block: Trace) -> Trace:
-        """Return some candidates of a side (0: expected, 1: actual), with their goals if they can be rebuilt."""
-        rebuild = self[side]
-        return block if rebuild is None else rebuild(block)
-
-
-def find_rebuilds(expected: StepSource, actual: StepSource, rebuilding: Rebuilding | None) -> Rebuilds:
-    """Return functions that rebuild compact traces, if their clauses reproduce all their digests.
-
-    Nothing is rebuilt if the digests of both traces agree: rebuilding takes longer than comparing.
-    """
-    levels = [source.header.level for source in (expected, actual)]
-    if rebuilding is None or all(map(has_goals, levels)) or TraceLevel.COMPACT not in levels:
-        return Rebuilds()
-    if _hash_sequence(expected) == _hash_sequence(actual):
-        return Rebuilds()
-    return Rebuilds(_find_rebuild(expected, rebuilding), _find_rebuild(actual, rebuilding))
-
-
-def _find_rebuild(source: StepSource, rebuilding: Rebuilding) -> Rebuild | None:
-    if source.header.level != TraceLevel.COMPACT:
-        return None
-    try:
-        rebuild = rebuilding(source.shell())
-        for begin, end in source.split():
-            rebuild(_load(source, begin, end))
-    except UserError:
-        # For a trace without goals, the comparison uses the digests, and says so.
-        return None
-    return rebuild
-
-
-def _hash_sequence(source: StepSource) -> bytes:
-    """Hash the digests of all steps, in order; compute digests that are not stored."""
-    hasher: Any = xxhash.xxh3_128()
-    for begin, end in source.split():
-        sequence = source.stored_digests(np.arange(begin, end))
-        if sequence is None:
-            sequence = _load(source, begin, end).digests.sequence
-        hasher.update(np.ascontiguousarray(sequence).data)
-    return bytes(hasher.digest())
-
-
-def _load(source: StepSource, begin: int, end: int) -> Trace:
-    rows = np.arange(begin, end)
-    return source.load(source.read_rows(rows), rows)
-
-
 def find_goals(
-    expected: StepSource, actual: StepSource, numbering: Numbering, rebuild: Rebuild | None, wanted: frozenset[Goal]
+    expected: StepSource, actual: StepSource, numbering: Numbering, wanted: frozenset[Goal]
 ) -> frozenset[Goal]:
-    """Return the wanted goals that are the goal of an expected step, or the query of an actual candidate.
-
-    rebuild: restores the goals of the expected trace, if it keeps none
-    """
+    """Return the wanted goals that are the goal of an expected step, or the query of an actual candidate."""
     if not wanted:
         return wanted
     known = np.unique(_hash_views(wanted))
     found: set[Goal] = set()
     for begin, end in expected.split():
-        if rebuild is not None:
-            columns = rebuild(_load(expected, begin, end)).columns
-        else:
-            columns = expected.read_rows(np.arange(begin, end))
+        columns = expected.read_rows(np.arange(begin, end))
         atoms, starts = columns.steps.goal_atoms, starts_of(columns.steps.num_atoms)
         hits = np.flatnonzero(np.isin(hash_goals(atoms, starts), known))
         found |= {as_goal(atoms[starts[i] : starts[i + 1]].tolist()) for i in hits.tolist()} & wanted

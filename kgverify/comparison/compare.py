@@ -18,14 +18,12 @@ from kgverify.comparison.comparable import (
     Convert,
     MemorySource,
     Numbering,
-    Rebuilding,
     TraceLike,
     compare_dialects,
     counts_alike,
     describe_unknown_steps,
     drop_unknown_steps,
     find_goals,
-    find_rebuilds,
     note_unknown,
     open_source,
     wants_content,
@@ -88,7 +86,6 @@ class Options(NamedTuple):
                       at most `VERIFIED_STEPS` steps. The checksum of every dataset is always verified, and so are the
                       digests of a trace with goals if the other has no goals and only digests can be compared.
     kept:             the number of divergences to list; the verdict, the level and the coverage always include all
-    rebuilding:       a function that restores the goals of compact traces that differ; None to compare their digests
     explains:         whether to name the stages that both traces recorded, and to classify the listed divergences
     infers:           whether to infer the stage of a step that differs, if its clauses are unknown
     equality:         what counts as equal
@@ -101,7 +98,6 @@ class Options(NamedTuple):
     lockstep: bool = False
     verifies_content: bool | None = None
     kept: int | None = None
-    rebuilding: Rebuilding | None = None
     explains: bool = False
     infers: bool = True
     equality: Equality = DEFAULT_EQUALITY
@@ -158,9 +154,8 @@ class Comparer:
                 source.verify(content=is_wanted)
         if len(self._files) == 2:
             self._files[1].trace.share_symbols(self._files[0].trace)
-        self.rebuilds = find_rebuilds(*self.sources, options.rebuilding)
         self._shells = tuple(source.shell() for source in self.sources)
-        shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
+        shells = self._shells
         self._numbering = Numbering(shells[0], shells[1])
         self.has_same_numbering = self._numbering.is_same
         self._pair = pair = self._compared(shells[0], shells[1])
@@ -289,7 +284,7 @@ class Comparer:
         listed = choose_guesses(listed, self._options.kept)
         around = [each.surroundings for each in listed]
         wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
-        known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
+        known = find_goals(*self.sources, self._numbering, wanted)
         self.findings = tuple(each.classify(known) for each in listed)
         return [each.divergence for each in listed]
 
@@ -351,15 +346,14 @@ class Comparer:
         If some differences count as benign, both traces are in normal form, and their names have the same numbers.
         """
         if not self.modulo:
-            expected, actual = self._read_and_load(rows)
-            return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+            return self._read_and_load(rows)
         expected, actual = self.pair_of(rows).full
         is_same = DUPLICATES in self.modulo and self.comparison.verdict is Verdict.AGREE
         return expected, _with_origins(actual, expected) if is_same else actual
 
     def pair_of(self, rows: NDArray[np.int64]) -> ComparablePair:
         """Return some candidates of the expected trace and their counterparts, made comparable, after `compare`."""
-        return self._make_pair(*self._read_and_load(rows))
+        return self._compared(*self._read_and_load(rows))
 
     def _read_and_load(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
         both = rows, self.counterparts(rows)
@@ -472,7 +466,7 @@ class Comparer:
             if has_other_bits:
                 self._rounded = self._rounded.plus(count_rounded(*(each.resolvents.score for each in columns)))
             return
-        pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
+        pair = self._compared(*(blocks or self._load(columns, rows, others)))
         block: ColumnComparer
         if pair.schema == KNOWLEDGE_GRAPH:
             explains = self._options.explains or (self._options.infers and not pair.has_origins)
@@ -489,9 +483,6 @@ class Comparer:
             self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
             guesses = block.guesses if isinstance(block, BlockComparer) else {}
             self.guesses |= {(int(rows[candidate]), step): found for (candidate, step), found in guesses.items()}
-
-    def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
-        return self._compared(self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual))
 
     def _compared(self, expected: Trace, actual: Trace) -> ComparablePair:
         return ComparablePair(expected, actual, self._numbering, accepted=self.accepted, modulo=self.modulo)

@@ -77,7 +77,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     candidate:   row in the expected trace, or in the actual trace if the expected trace lacks the candidate
     step:        step of the derivation, from 0; -1 if the difference is not in a step
-    query, side: those of the candidate; -1 and the side of a metric, which stands in `atom`
+    query, side: those of the candidate; -1 and `none` for a kind of problem without queries
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; if not, it was inferred from the traces
     is_assumed:  whether its stage and class were neither replayed nor inferred, but taken from similar divergences

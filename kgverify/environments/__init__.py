@@ -1,1 +1,1 @@
-"""Environments: the trajectories of two vectorised environments, driven by the same actions, recorded and compared."""
+"""Internal: trajectories of two vectorised environments, which are driven by the same actions, recorded and compared."""

@@ -22,7 +22,7 @@ from kgverify.conditions.instances import Cases, Unit
 from kgverify.conditions.search import NOTHING
 from kgverify.conditions.sentence import show
 from kgverify.environments.compare import Compared
-from kgverify.environments.locate import RowReader, locate_rows
+from kgverify.environments.locate import RowReader, locate_rows, settle
 from kgverify.environments.trajectory import GROUPS, Stage, StepKind
 from kgverify.trace.model.columns import expand_rows, starts_of
 
@@ -205,7 +205,7 @@ class _Seen:
         # An episode of the expected side: it has a number of its own over all slots.
         self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self._left] - 1
         agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
-        scalars = {name: self._of(name) == self._of(name, 1) for name in SCALARS}
+        scalars = {name: self._of(name) == self._of(name, 1) for name in (*SCALARS, "overwritten")}
         self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
         self._agree[ENDS] = self._agree["terminated"] & self._agree["truncated"]
         self._differs = ~np.logical_and.reduce(list(self._agree.values()))
@@ -252,11 +252,12 @@ class _Seen:
         rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
         if len(rows) > MOST_LOCATED:
             self.is_sample, rows = True, rows[:: -(-len(rows) // MOST_LOCATED)]
-        found = {}
-        for row in rows.tolist():
-            stage, field, *_ = locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row]))
-            found[row] = _key_of(stage.value, field)
-        return found
+        found = [
+            locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row])) for row in rows.tolist()
+        ]
+        return {
+            row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
+        }
 
     def collect(self, stage: str, keys: Set[_Key], *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""

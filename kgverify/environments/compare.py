@@ -106,7 +106,7 @@ def compare_sides(
         not lockstep and each.step >= 0 and rounding.grown[first[each.candidate] + each.step]
         for each in found.divergences
     ]
-    located = [locate(each, *readers) for each in found.divergences]
+    located = locate(found.divergences, *readers)
     divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
     kept = [each for each, drifts in zip(found.divergences, drifting, strict=True) if not drifts]
     # The first ones in time, since slots are listed one after the other.
@@ -185,6 +185,9 @@ def _adopt_rounded(
             for side, pair in zip((actual, *perturbed), pairs, strict=True)
         ]
         for side, (here, there) in zip(perturbed, indices[1:], strict=True):
+            # No policy acts from changed states, so nothing is known of its numbers.
+            if group == path and path.removeprefix("steps.") not in side.known:
+                continue
             moved = np.abs(ENVIRONMENT.values(side.columns, path)[there] - left[here])
             bound[here] = np.maximum(bound[here], np.where(bound[here] > 0, BEYOND_MEASURED * moved, 0.0))
         at, other = indices[0]

@@ -1,7 +1,8 @@
 """Drive environments with the same actions, slot by slot, and record what they return as rows that do not depend on autoreset."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ from kgverify.environments.protocol import (
     Leaves,
     Observed,
     Policy,
+    describe_numbers,
     join_leaves,
-    name_numbers,
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
 from kgverify.errors import UserError
@@ -98,6 +99,13 @@ class Drive:
         actions[slots] = choice.forced.reshape(len(slots), *space.shape)
         if choice.states is not None and self._last.states is not None:
             states = {name: each.copy() for name, each in self._last.states.items()}
+            if states.keys() != choice.states.keys():
+                parts = (", ".join(each) or "one array" for each in (choice.states, states))
+                raise UserError(
+                    f"the states have different parts: {' and '.join(parts)}",
+                    where="lockstep",
+                    fix="name the parts alike on both sides, or turn lockstep off",
+                )
             for name, rows in choice.states.items():
                 states[name][slots] = rows
             environment.set_states(states)
@@ -111,16 +119,12 @@ class Drive:
             self._record(np.flatnonzero(ends & acts & self._is_open), StepKind.RESET, begun)
             return
         if environment.autoreset is Autoreset.NEXT_STEP:
-            self._record(np.flatnonzero(was_ended & self._is_open), StepKind.RESET, self._last)
+            self._record(np.flatnonzero(was_ended & self._is_open), StepKind.RESET, self._last, _scalars_of(called))
         self._ended = ends & ~was_ended
 
     def _record_steps(self, slots: Slots, acted: Acted, called: Called, ends: NDArray[np.bool_]) -> None:
         """Record what the call returned to the slots that acted; the end of an episode has the observation that ended it."""
-        values = {
-            "reward": called.reward[slots],
-            "terminated": called.terminated[slots],
-            "truncated": called.truncated[slots],
-        }
+        values = {name: each[slots] for name, each in _scalars_of(called).items()}
         if acted.log_probability is not None:
             values["log_probability"] = as_numbers(acted.log_probability)[:, 0]
         if acted.value is not None:
@@ -152,9 +156,17 @@ class Drive:
             yield ends & has_final, Observed(called.final)
         yield ends & ~has_final, Observed({})
 
-    def _record(self, slots: Slots, kind: StepKind, observed: Observed) -> None:
+    def _record(
+        self,
+        slots: Slots,
+        kind: StepKind,
+        observed: Observed,
+        scalars: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
         if len(slots):
-            values = {} if observed.overwritten is None else {"overwritten": observed.overwritten[slots]}
+            values = {name: each[slots] for name, each in scalars.items()}
+            if observed.overwritten is not None:
+                values["overwritten"] = observed.overwritten[slots]
             self._calls.append(Rows(slots, kind, values, self._numbers(_rows_of(observed, slots))))
 
     def _numbers(self, observed: Observed) -> dict[str, NDArray[np.float64]]:
@@ -172,9 +184,7 @@ class Drive:
 
     def _name(self, group: str, leaves: Leaves) -> None:
         if group not in self.names:
-            parts = {name: name_numbers({name: each}, group.removesuffix("s")) for name, each in leaves.items()}
-            self.names[group] = [name for names in parts.values() for name in names]
-            self.dtypes[group] = [str(leaves[name].dtype) for name, names in parts.items() for _ in names]
+            self.names[group], self.dtypes[group] = describe_numbers(group, leaves)
 
     def _merge(self, observed: Observed, which: NDArray[np.bool_]) -> None:
         """Take some slots of an observation into the last one."""
@@ -299,6 +309,10 @@ class Recorded:
                 at += width
             self.taken.append(actions)
             row += num
+
+
+def _scalars_of(called: Called) -> dict[str, NDArray[Any]]:
+    return {"reward": called.reward, "terminated": called.terminated, "truncated": called.truncated}
 
 
 def _rows_of(observed: Observed, slots: Slots) -> Observed:

@@ -19,6 +19,12 @@ MOST_SHOWN: Final = 8
 MOST_AHEAD: Final = 64
 """The rows after a difference that are looked at to tell a wrong observation from a wrong state."""
 
+MOST_BEYOND: Final = 1024
+"""The rows after a difference in which one rule for all observations is sought."""
+
+SAME_RULE: Final = 1e-4
+"""The relative difference of two factors or offsets that count as one: observations may be rounded."""
+
 MOST_APART: Final = 4
 """The distance of the slots whose values the actual side may show by mistake."""
 
@@ -28,6 +34,9 @@ FEWEST_AHEAD: Final = 3
 NOT_RETURNED: Final = "not returned"
 
 SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated")
+
+RETURNED: Final = ("reward", Stage.REWARD), ("terminated", Stage.END), ("truncated", Stage.END)
+"""The columns that a call of `step` returns for each slot, with their stages."""
 
 
 class RowReader:
@@ -89,50 +98,73 @@ def locate_rows(expected: RowReader, actual: RowReader, row: int, other: int) ->
 
 
 class Finding(NamedTuple):
-    """A stage, the names and values that differ, and what the actual values are instead."""
+    """A stage, the names and values that differ, and what the actual values are instead.
+
+    persists: whether an observation stays wrong until the episode ends, as after a wrong transition, or is right again in
+              the next step; None if that is unknown, or does not matter
+    """
 
     stage: Stage
     field: str
     values: Sequence[Value]
     kind: DifferenceClass = DifferenceClass.NUMBER
     evidence: str = ""
+    persists: bool | None = None
 
 
-def locate(divergence: Divergence, expected: RowReader, actual: RowReader) -> Divergence:
-    """Return the divergence with its stage, the names and values that differ, and the number of its action as its step."""
-    row = int(expected.first[divergence.candidate]) + max(0, divergence.step)
-    other = int(actual.first[divergence.candidate]) + max(0, divergence.step)
+def locate(divergences: Sequence[Divergence], expected: RowReader, actual: RowReader) -> list[Divergence]:
+    """Return each divergence with its stage, the names and values that differ, and the number of its action as its step."""
+    found = [_find(each, expected, actual) for each in divergences]
+    settled = []
+    for divergence, (slot, number, _), each in zip(
+        divergences, found, settle([each for *_, each in found]), strict=True
+    ):
+        stage = each.stage
+        seed = int(expected.side.columns.candidates.seed[divergence.candidate])
+        is_discrete = stage in (Stage.END, Stage.AUTORESET, Stage.MASK)
+        settled.append(
+            msgspec.structs.replace(
+                divergence,
+                candidate=slot,
+                atom=f"slot {slot}, seed {seed}",
+                step=number,
+                stage=stage.value,
+                field=each.field,
+                expected=each.values[0],
+                actual=each.values[1],
+                kind=each.kind,
+                evidence=each.evidence,
+                confidence=1.0,
+                level=Level.OUTCOME if is_discrete else Level.TOLERANCE,
+            )
+        )
+    return settled
+
+
+def settle(found: Sequence[Finding]) -> list[Finding]:
+    """Return some findings with one stage for the observations of a field: `transition` if any of them stays wrong."""
+    persisting = {_root(each.field) for each in found if each.persists}
+    return [
+        each._replace(stage=Stage.TRANSITION) if each.persists is not None and _root(each.field) in persisting else each
+        for each in found
+    ]
+
+
+def _root(field: str) -> str:
+    return field.partition("[")[0].partition(".")[0]
+
+
+def _find(divergence: Divergence, expected: RowReader, actual: RowReader) -> tuple[int, int, Finding]:
+    """Return the slot of a divergence, the number of its action, and its stage."""
+    row, other = (int(side.first[divergence.candidate]) + max(0, divergence.step) for side in (expected, actual))
     is_within = row < expected.first[divergence.candidate + 1] and other < actual.first[divergence.candidate + 1]
-    if divergence.step < 0 or not is_within:
-        slot, number = _place(divergence, expected, actual, row, other)
-        texts = ("goes on", "ends") if len(expected.slot) > len(actual.slot) else ("ends", "goes on")
-        found = Finding(Stage.AUTORESET, "steps.kind", texts, DifferenceClass.CONTENT)
-    else:
-        slot, number = int(expected.slot[row]), int(expected.number[row])
-        found = locate_rows(expected, actual, row, other)
-    is_discrete = found.stage in (Stage.END, Stage.AUTORESET, Stage.MASK)
-    seed = int(expected.side.columns.candidates.seed[divergence.candidate])
-    return msgspec.structs.replace(
-        divergence,
-        candidate=slot,
-        atom=f"slot {slot}, seed {seed}",
-        step=number,
-        stage=found.stage.value,
-        field=found.field,
-        expected=found.values[0],
-        actual=found.values[1],
-        kind=found.kind,
-        evidence=found.evidence,
-        confidence=1.0,
-        level=Level.OUTCOME if is_discrete else Level.TOLERANCE,
-    )
-
-
-def _place(divergence: Divergence, expected: RowReader, actual: RowReader, row: int, other: int) -> tuple[int, int]:
-    """Return the slot and the number of the last row before one that only a side has."""
+    if divergence.step >= 0 and is_within:
+        return int(expected.slot[row]), int(expected.number[row]), locate_rows(expected, actual, row, other)
+    texts = ("goes on", "ends") if len(expected.slot) > len(actual.slot) else ("ends", "goes on")
     reader, at = (expected, row) if row < expected.first[divergence.candidate + 1] else (actual, other)
     at = min(at, len(reader.slot) - 1)
-    return int(reader.slot[at]), int(reader.number[at])
+    found = Finding(Stage.AUTORESET, "steps.kind", texts, DifferenceClass.CONTENT)
+    return int(reader.slot[at]), int(reader.number[at]), found
 
 
 class _Pair:
@@ -174,6 +206,9 @@ class _Pair:
             is_state_right = "states" in self.expected.side.names and "states" in self.actual.side.names
             is_shown = is_state_right or self._is_shown_wrongly()
             return self._of_group("observations", Stage.OBSERVE if is_shown else begins)
+        for name, stage in RETURNED:
+            if self._scalars(name)[0] != self._scalars(name)[1]:
+                return self._of_scalar(name, stage)
         return self._find_overwritten() or self._of_group("masks", Stage.MASK)
 
     def _find_in_step(self) -> Finding:
@@ -195,12 +230,17 @@ class _Pair:
                 return found._replace(
                     stage=Stage.AUTORESET, evidence="equals the first observation of the next episode"
                 )
-            is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
-            if is_of_other or self._recovers() or self._is_shown_wrongly():
+            if self._is_shown_wrongly():
                 found = found._replace(stage=Stage.OBSERVE)
+            else:
+                persists = True if self._differs("masks") else self._persists()
+                is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
+                if persists is False or (persists is None and is_of_other):
+                    found = found._replace(stage=Stage.OBSERVE)
+                found = found._replace(persists=persists)
             if found.stage is Stage.TRANSITION or not differing:
                 return found
-        for name, stage in (("reward", Stage.REWARD), ("terminated", Stage.END), ("truncated", Stage.END)):
+        for name, stage in RETURNED:
             if name in differing:
                 return self._of_scalar(name, stage)
         if has_final[0] != has_final[1]:
@@ -219,11 +259,10 @@ class _Pair:
         codes = [Overwritten(int(reader.steps.overwritten[row])) for reader, row in self._sides]
         if codes[0] == codes[1]:
             return None
+        stage = Stage.TRANSITION if Overwritten.ACTION in codes else Stage.OBSERVE
         what = " and ".join(str(code) for code in codes if code)
         texts = [f"the call changed {code}" if code else "nothing is changed" for code in codes]
-        return Finding(
-            Stage.OBSERVE, "overwritten", texts, DifferenceClass.CONTENT, f"a caller who keeps {what} loses it"
-        )
+        return Finding(stage, "overwritten", texts, DifferenceClass.CONTENT, f"a caller who keeps {what} loses it")
 
     @property
     def _sides(self) -> tuple[tuple[RowReader, int], tuple[RowReader, int]]:
@@ -240,55 +279,68 @@ class _Pair:
             return False
         return _is_same(reader.numbers("observations", row), reader.numbers("observations", row + 1))
 
-    def _recovers(self) -> bool:
-        """Return whether a later observation of the same episode is right again: then the state was right."""
-        row, other = self.row, self.other
-        for ahead in range(MOST_AHEAD):
-            if self.expected.episode_ends(row + ahead) or self.actual.episode_ends(other + ahead):
-                return False
-            at, there = row + ahead + 1, other + ahead + 1
-            is_over = at >= len(self.expected.slot) or there >= len(self.actual.slot)
-            if is_over or self.expected.slot[at] != self.slot or self.actual.slot[there] != self.slot:
-                return False
-            left, right = self.expected.numbers("observations", at), self.actual.numbers("observations", there)
-            if _is_same(left, right):
-                return True
-        return False
+    def _persists(self) -> bool | None:
+        """Return whether every later observation of the episode is wrong; False if the next one is right, else None."""
+        ahead = [
+            self._differs_at(row, other)
+            for row, other in self._later_rows()
+            if self.expected.steps.kind[row] == StepKind.STEP
+        ][1:]
+        if ahead and not ahead[0]:
+            return False
+        return True if len(ahead) >= FEWEST_AHEAD and all(ahead) else None
+
+    def _differs_at(self, row: int, other: int) -> bool:
+        return not _is_same(self.expected.numbers("observations", row), self.actual.numbers("observations", other))
 
     def _is_shown_wrongly(self) -> bool:
-        """Return whether one rule gives every later observation of this kind of row from the right one: a factor or an offset.
+        """Return whether one rule gives the observations from the right ones, in this episode or in all rows of this kind.
 
-        A wrong state would not keep to it. An offset counts only where resets do not have it, since it may be a place.
+        A wrong state would not keep to a factor, to an exchange of numbers, or to being a step late. An offset counts only
+        where resets do not have it, since it may be a place.
         """
-        rows = [
+        return any(self._has_rule(is_beyond_episode=each) for each in (False, True))
+
+    def _has_rule(self, *, is_beyond_episode: bool) -> bool:
+        shown = [
             (self.expected.numbers("observations", row), self.actual.numbers("observations", other))
-            for row, other in self._later_rows()
+            for row, other in self._later_rows(is_beyond_episode=is_beyond_episode)
         ]
-        same_width = [(left, right) for left, right in rows if len(left) == len(right) and len(left)]
+        same_width = [(left, right) for left, right in shown if len(left) == len(right) and len(left)]
         if len(same_width) < FEWEST_AHEAD:
             return False
         left, right = (np.array(each) for each in zip(*same_width, strict=True))
         is_wrong = (left != right).any(axis=0)
         left, right = left[:, is_wrong], right[:, is_wrong]
-        varies = np.ptp(left, axis=0) > 0
+        if not (np.ptp(left, axis=0) > 0).all():
+            return False
+        is_late = self.kind == StepKind.STEP and _is_same(right[1:], left[:-1])
+        if is_late or _is_same(np.sort(left, axis=1), np.sort(right, axis=1)):
+            return True
         with np.errstate(all="ignore"):
             factor, offset = right / left, right - left
-            is_scaled = np.ptp(factor, axis=0) <= 1e-4 * np.abs(factor[0])
-            is_moved = np.ptp(offset, axis=0) <= 1e-4 * np.abs(offset[0])
-        explains = is_scaled | is_moved if self.kind == StepKind.STEP else is_scaled
-        return bool(is_wrong.any() and (explains & varies).all())
+            is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
+            is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
+        may_move = is_beyond_episode and self.kind == StepKind.STEP
+        return bool((is_scaled | (is_moved & may_move)).all())
 
-    def _later_rows(self) -> Iterator[tuple[int, int]]:
-        """Yield the rows of both sides of the same kind from this one on, as long as their kinds agree."""
+    def _later_rows(self, *, is_beyond_episode: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield the rows of both sides from this one on to the end of the episode; or further, as long as their kinds agree.
+
+        Beyond the episode, only rows of the same kind are yielded.
+        """
         rows, others = self.expected.rows_of(self.slot), self.actual.rows_of(self.slot)
+        most = MOST_BEYOND if is_beyond_episode else MOST_AHEAD
         for row, other in zip(
-            range(self.row, min(rows.stop, self.row + MOST_AHEAD)), range(self.other, others.stop), strict=False
+            range(self.row, min(rows.stop, self.row + most)), range(self.other, others.stop), strict=False
         ):
             kind = self.expected.steps.kind[row]
             if kind != self.actual.steps.kind[other]:
                 return
-            if kind == self.kind:
+            if not is_beyond_episode or kind == self.kind:
                 yield row, other
+            if not is_beyond_episode and (self.expected.episode_ends(row) or self.actual.episode_ends(other)):
+                return
 
     def _of_scalar(self, name: str, stage: Stage) -> Finding:
         left, right = self._scalars(name)

@@ -238,6 +238,13 @@ def name_numbers(leaves: Leaves, root: str) -> list[str]:
     return names
 
 
+def describe_numbers(group: str, leaves: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the name and the type of each number of a group, such as `observations`, given its arrays or tensors."""
+    parts = {name: name_numbers({name: to_array(each[:1])}, group.removesuffix("s")) for name, each in leaves.items()}
+    types = [str(leaves[name].dtype).removeprefix("torch.") for name, names in parts.items() for _ in names]
+    return [name for names in parts.values() for name in names], types
+
+
 def check_rows(leaves: Leaves, num_slots: int, where: str) -> None:
     """Raise a UserError unless each array has a row for each slot."""
     for name, array in leaves.items():

@@ -15,7 +15,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import escape_markdown, escape_markdown_block, make_visible
 from kgverify.report import wording
 from kgverify.report.render.github import MOST_CAUSES, join_annotations
-from kgverify.report.render.junit import fail_case, make_case, render_suite, skip_case
+from kgverify.report.render.junit import MOST_CASES, fail_case, make_case, render_suite, skip_case
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.render.template import read_packed, render_template
 from kgverify.report.render.terminal import STYLES, print_next
@@ -36,12 +36,18 @@ def list_facts(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
     if report.minimum:
         yield "required", describe_minimum(report.minimum)
     if report.rounding:
-        yield "rounding", report.rounding
+        yield "rounding", wording.clip(report.rounding)
+    if (found := report.shrunk) is not None:
+        size = f"{count_of(found.slots, 'slot')} and {count_of(found.steps, 'action')}, seed {found.seed}"
+        start = ", from a state" if found.states is not None else ""
+        again = "" if found.repeats else "; another run did not show it"
+        yield "shrunk to", f"{size}{start}: {wording.clip(describe_divergence(found.divergence))}{again}"
     if report.near_ties:
         first = report.near_ties[0]
-        what = f"first {wording.clip(first.atom)}, step {first.step}: expected {first.expected}, actual {first.actual}"
+        where = f"first {wording.clip(first.atom)}, step {first.step}"
+        ends = f"expected {wording.clip(first.expected)}, actual {wording.clip(first.actual)} [{first.code}]"
         num = count_of(len(report.near_ties), "step")
-        yield "near-ties", f"{num}, the end of which is decided by the last place of a number; {what} [{first.code}]"
+        yield "near-ties", f"{num}, whose end is decided by the last place of a number; {where}: {ends}"
     if report.self_test is not None:
         yield "self-test", f"a change planted in each of {count_of(report.self_test.columns, 'column')} was reported"
     yield from (("note", wording.clip(note)) for note in report.notes)
@@ -50,7 +56,7 @@ def list_facts(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
 def _describe_side(side: EnvironmentInfo) -> str:
     ends = f"{side.terminated:,} terminated, {side.truncated:,} truncated"
     parts = [f"{count_of(side.episodes, 'episode')} ended ({ends})", count_of(side.resets, "reset")]
-    mode = [f"autoreset {side.autoreset}"] if side.autoreset else []
+    mode = [f"autoreset {wording.clip(side.autoreset)}"] if side.autoreset else []
     return f"{wording.clip(side.name)}: {', '.join([*parts, count_of(side.rewards, 'nonzero reward'), *mode])}"
 
 
@@ -173,9 +179,10 @@ def render_junit(report: EnvironmentContent) -> bytes:
     facts: dict[str, str] = {}
     for title, text in (*list_facts(report), *list_causes(report)):
         facts[title] = "\n".join(filter(None, (facts.get(title), text)))
+    slots = sorted(found.keys() | {*range(min(report.slots, MOST_CASES))})
     cases = [
         make_case("slots", f"slot {slot}", fail_case(found[slot]) if slot in found else skip_case(report.verdict))
-        for slot in range(report.slots)
+        for slot in slots
     ]
     return render_suite(describe_sides(report), report.verdict, report.reasons, facts, cases)
 

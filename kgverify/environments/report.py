@@ -27,7 +27,13 @@ class EnvironmentReport(
     self_test:   the changes planted before the verdict was given, all of which the comparison reported
     shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
 
-    `print(report)` prints it.
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify_env("gymnasium:CartPole-v1", "gymnasium:CartPole-v1", slots=2, steps=60)
+        >>> print(str(report).splitlines()[0])
+        AGREE   gymnasium:CartPole-v1 against gymnasium:CartPole-v1
+        >>> report.to_html("report.html").stat().st_size > 1000
+        True
     """
 
     def to_json(self, path: str | Path) -> Path:

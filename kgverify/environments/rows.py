@@ -59,7 +59,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """A line for each column that is not empty: its name, and a cell for each of `heads`, with its role if the sides differ."""
+        """The nonempty columns: the name of each, and a cell for each of `heads`, with its role if the sides differ."""
         lines = []
         for at, name in enumerate(("call", *self.columns)):
             line = []

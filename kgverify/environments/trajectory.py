@@ -77,7 +77,10 @@ class Slots(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The values that each call returned to each slot. The numbers of a RESET row are 0, except the observation and the mask.
+    """The values that each call returned to each slot.
+
+    The numbers of a RESET row are 0, except the observation and the mask; in mode `next_step`, its reward and flags are what
+    the call returned.
 
     kind:            uint8   [T]  a `StepKind`
     num_actions:     uint32  [T]  numbers of the action
@@ -247,6 +250,18 @@ def first_actions(columns: Trajectories, num: int) -> Trajectories:
     kept = np.flatnonzero((number < num) | ((number == num) & is_step))
     counts = np.bincount(owner[kept], minlength=len(candidates.slot)).astype(np.uint32)
     return select_steps(columns, kept, ENVIRONMENT)._replace(candidates=candidates._replace(num_steps=counts))
+
+
+def without_resets(columns: Trajectories) -> Trajectories:
+    """Return the same rows without the numbers of RESET rows."""
+    steps: Any = columns.steps
+    groups: Any = {}
+    is_reset = steps.kind == StepKind.RESET
+    for group, count in GROUPS.items():
+        counts = getattr(steps, count)
+        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~is_reset, counts)])
+        steps = steps._replace(**{count: np.where(is_reset, 0, counts).astype(np.uint32)})
+    return columns._replace(steps=steps, **groups)
 
 
 def cut_at_actions(columns: Trajectories) -> Trajectories:

@@ -35,13 +35,16 @@ from kgverify.environments.protocol import (
 from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.shrink import Case, Shrinker, Shrunk, Tried
 from kgverify.environments.side import Side
-from kgverify.environments.trajectory import StepKind, Trajectories, first_actions
+from kgverify.environments.trajectory import StepKind, Trajectories, first_actions, without_resets
 from kgverify.errors import UserError, count_of, describe_error
 from kgverify.progress import Phase, silent_phase
 from kgverify.trace.model.columns import are_equal
 
 MOST_REPEATED: Final = 50
 """The actions that are taken again in each slot, to see whether an environment repeats itself."""
+
+MOST_NAMED: Final = 4
+"""The maximum number of pairs of names in a note."""
 
 NUM_FURTHER: Final = 6
 FEW_WRONG: Final = 100
@@ -170,6 +173,7 @@ class Ran(NamedTuple):
 
     changed: the expected side from changed states
     unsteady: the roles of the sides that did not repeat themselves
+    begins_alike: whether the same seeds begin the same episodes on both sides
     space:   the space of actions; None if both were recorded
     states:  the states from which the leader's actions were taken; empty if they are not shown
     """
@@ -179,6 +183,7 @@ class Ran(NamedTuple):
     changed: tuple[Side, ...]
     unsteady: tuple[str, ...]
     lockstep: bool
+    begins_alike: bool = True
     space: ActionSpace | None = None
     states: Sequence[Sequence[Leaves]] = ()
 
@@ -309,20 +314,28 @@ class _Runner:
                 where="actions",
                 fix="compare environments that take the same actions",
             )
-        self.lockstep = self._choose_lockstep(opened)
         _agree_on_seeds([side for side in opened if isinstance(side, Environment)])
+        self.lockstep = self._choose_lockstep(opened)
 
     def _choose_lockstep(self, opened: Sequence[Environment | Side]) -> bool:
         live = [side for side in opened if isinstance(side, Environment)]
         can = len(live) == 2 and all(side.has_states for side in live)
-        can = can and live[0].autoreset is live[1].autoreset is not Autoreset.NEXT_STEP
         if self._comparing.lockstep and not can:
             raise UserError(
                 "a side cannot take a step from the other's state",
                 where="lockstep",
-                fix="give both sides a state that can be set, and one mode of autoreset that is not next_step",
+                fix="give both sides a state that can be set, by the attributes or functions in `state`",
             )
-        return can if self._comparing.lockstep is None else self._comparing.lockstep
+        chosen = can if self._comparing.lockstep is None else self._comparing.lockstep
+        ways = [side.seeding for side in live]
+        self._begins_alike = (len(set(ways)) == 1 and Seeding.OWN not in ways) or len(ways) == 1
+        if not self._begins_alike and not chosen:
+            raise UserError(
+                f"the sides draw the beginnings of their episodes in different ways: {' and '.join(ways)}",
+                where="seeds",
+                fix="declare the same seeds for both, such as seeds='episode', or give both a state that can be set",
+            )
+        return chosen
 
     def run(self) -> Ran:
         """Run both sides, and the beginning of each again."""
@@ -350,10 +363,11 @@ class _Runner:
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
                 unsteady.append(role)
         self._leader = leader
+        sides = [self._drop_resets(side) for side in sides]
         states = (
             leader.states if all(isinstance(each, Environment) and each.has_states for each in self._opened) else ()
         )
-        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._space, states)
+        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._begins_alike, self._space, states)
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
         """Run the expected side again, from states that differ in the last place of the coarser of both types."""
@@ -362,9 +376,14 @@ class _Runner:
         types = {each for side in (ran.expected, ran.actual) for each in side.dtypes.get("states", ())}
         change = max(map(eps_of, types), default=0.0)
         return tuple(
-            _drive(opened, self._plan, Follower(self._leader, lockstep=True, change=change, seed=number))
+            self._drop_resets(
+                _drive(opened, self._plan, Follower(self._leader, lockstep=True, change=change, seed=number))
+            )
             for number in range(NUM_CHANGED if change else 0)
         )
+
+    def _drop_resets(self, side: Side) -> Side:
+        return side if self._begins_alike else replace(side, columns=without_resets(side.columns))
 
 
 def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
@@ -392,11 +411,17 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
             reasons.append(Code.DRIFT.mark(text))
     if not comparison.divergences:
         reasons += _list_missing(sides, comparing.minimum)
+    if not ran.begins_alike:
+        notes.append("not compared, since the sides begin their episodes differently: what a reset returned")
     if not any(side.truncated for side in sides):
         notes.append("no episode was truncated, so nothing is known of what follows a truncation")
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
     if named := sorted(re.sub(r"^steps\.|\.number$", "", name) for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")
+    for group in sorted(ran.expected.names.keys() & ran.actual.names.keys()):
+        pairs = zip(ran.expected.names[group], ran.actual.names[group], strict=False)
+        if other := [f"{one} with {two}" for one, two in pairs if one != two]:
+            notes.append(f"numbers of other names are compared, in their order: {', '.join(other[:MOST_NAMED])}")
     candidates = ran.expected.columns.candidates
     verdict = Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if comparison.divergences else Verdict.AGREE
     return EnvironmentReport(

@@ -198,8 +198,7 @@ class CompiledEngine:
                     num = len(part.query)
                     recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
                 else:
-                    has_atoms = level is not TraceLevel.COMPACT
-                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=has_digests)
+                    recorded = self._record_pool(part, progress, has_digests=has_digests)
             yield recorded
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
@@ -312,11 +311,9 @@ class CompiledEngine:
     def _run_ticks(self, *, has_digests: bool) -> Iterator[tuple[int, None]]:
         return ((num_given, None) for num_given in self._ticks.run(has_digests=has_digests))
 
-    def _record_pool(
-        self, candidates: CandidateSet, progress: Progress, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Recorded:
+    def _record_pool(self, candidates: CandidateSet, progress: Progress, *, has_digests: bool = False) -> Recorded:
         num = len(candidates.query)
-        recording = self._ticks.record_all(has_atoms=has_atoms, has_digests=has_digests)
+        recording = self._ticks.record_all(has_digests=has_digests)
         chunks = self._run_pool(candidates, progress, recording)
         num_steps = sum(len(chunk.value.pool_index) for chunk in chunks)
         digests = self._ticks.send_digests(num, num_steps) if has_digests else None

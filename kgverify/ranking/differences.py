@@ -19,8 +19,6 @@ from kgverify.ranking.rules import (
     RankingRule,
     Ties,
     find_unexplained,
-    give_ranks,
-    rankings_of,
     ranks_of,
     take_rows,
 )
@@ -106,13 +104,6 @@ def _list_mistakes(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tu
         last: Any = size - high
         yield Mistake.LOWEST_FIRST, counts._replace(above=last)
         yield Mistake.TRUE_LAST, counts._replace(above=size - 1, tied=np.zeros_like(size))
-
-
-def list_ranks(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tuple[str, Rankings]]:
-    """Yield the ranks that each rule or mistake makes of others, with its words. size: as in `describe_differences`."""
-    for words, rule, counts in _list_rules(own, size):
-        if rule.ties is not Ties.RANDOM:
-            yield words, rankings_of(give_ranks(counts, rule))
 
 
 def _list_rules(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tuple[str, RankingRule, Counts]]:

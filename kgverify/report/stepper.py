@@ -298,8 +298,7 @@ def _title(stepper: Stepper) -> Iterator[RenderableType]:
         title.append(make_visible(cause_label(report, divergence.cause)), style="red")
     yield title
     place = f"   query {divergence.query}, {divergence.side} side" if divergence.query >= 0 else ""
-    subject = f"candidate {divergence.candidate}" if place else "metric"
-    yield _text(f"  {subject}: {clip(divergence.atom)}{place}")
+    yield _text(f"  candidate {divergence.candidate}: {clip(divergence.atom)}{place}")
     if step >= 0:
         counts = stepper.reader.num_steps(divergence)
         having = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} expected, {counts[1]} actual"

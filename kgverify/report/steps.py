@@ -15,7 +15,7 @@ from kgverify.report.render.screen import FittedTable, Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
-from kgverify.trace.model.schema import RECORD_AGAIN, SEQUENCE, TraceLevel
+from kgverify.trace.model.schema import RECORD_AGAIN, SEQUENCE
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_stages
@@ -157,9 +157,7 @@ class TraceView:
             raise UserError(
                 f"the trace is of level {level!r}, which keeps no goals: there is no step to show",
                 where=self.trace.source,
-                fix="kgverify trace convert TRACE OUT --level steps rebuilds the goals of a compact trace"
-                if level == TraceLevel.COMPACT
-                else "record it again at level steps",
+                fix="record it again at level steps",
             )
         view, outputs = self._read(candidate, step)
         stages = {stage.value: list(render_output(stage, given, self.names)) for stage, given in outputs.items()}

@@ -121,7 +121,7 @@ def number_of_first(report: ReportContent) -> int:
 
 
 def describe_place(divergence: Divergence) -> str:
-    """Describe the candidate, the query and the side of a divergence in brackets; empty if it is one of a metric."""
+    """Describe the candidate, the query and the side of a divergence in brackets; empty if the kind of problem has no queries."""
     candidate, query, side = divergence.candidate, divergence.query, divergence.side
     return f" (candidate {candidate}, query {query}, {side} side)" if query >= 0 else ""
 
@@ -145,7 +145,7 @@ def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     if c.rankings:
-        return f"{count_of(c.rankings, 'metric' if 'metrics' in c.fields else 'rank')} compared"
+        return f"{count_of(c.rankings, 'rank')} compared"
     counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
     no_scores = ", but no scores" * _SCORES.isdisjoint(c.fields)
     line = f"{', '.join(count_of(*each) for each in counts)} compared{no_scores if c.candidates else ''}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.codes import Code
 from kgverify.comparison.classify import Finding, group_causes
-from kgverify.comparison.comparable import MemorySource, Rebuilds
+from kgverify.comparison.comparable import MemorySource
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import advise_minimum
 from kgverify.comparison.rankings import compare_rankings
@@ -85,11 +85,11 @@ def compare_ranks(
     files = [[] if isinstance(source, Trace) else read_rank_file(source) for source in sources]
     trace = next((source for source in sources if isinstance(source, Trace)), None)
     if trace is None:
-        found = place_files(sources, files, graph, split)
+        found = _place_files(sources, files, graph, split)
     else:
-        found, graph = place_beside(sources, files, trace, graph), None
+        found, graph = _place_beside(sources, files, trace, graph), None
     report = _judge(found, equality, graph)
-    return RecordedComparison(report, (MemorySource(found.traces[0]), MemorySource(found.traces[1])), Rebuilds())
+    return RecordedComparison(report, (MemorySource(found.traces[0]), MemorySource(found.traces[1])))
 
 
 class Placed(NamedTuple):
@@ -105,7 +105,7 @@ class Placed(NamedTuple):
     recognition: Recognition | None = None
 
 
-def place_files(
+def _place_files(
     sources: Sequence[RankSource], files: Sequence[Sequence[RankRow]], graph: KnowledgeGraph | None, split: str
 ) -> Placed:
     """Return two files of ranks as traces, with a candidate for each rank; without a graph, rows must name their triples."""
@@ -138,7 +138,7 @@ def _with_ranks(trace: Trace, source: object, rankings: Rankings) -> Trace:
     return replace(trace, header=header, rankings=rankings, source=str(Path(str(source)).resolve()))
 
 
-def place_beside(
+def _place_beside(
     sources: Sequence[RankSource], files: Sequence[Sequence[RankRow]], trace: Trace, graph: KnowledgeGraph | None
 ) -> Placed:
     """Give each side the candidates of the trace, without their steps, and its own ranks."""

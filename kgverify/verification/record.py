@@ -58,7 +58,7 @@ class RecordingOptions:
     """The options of a recording.
 
     Attributes:
-        level: What is kept of each step: digests, compact (clauses, scores), steps, or deep (also what each stage gave).
+        level: What is kept of each step: digests, steps, or deep (also what each stage gave).
         archive: Compress the file as far as HDF5's filters can.
         shard_steps: Steps committed at a time; a longer trace becomes a folder of shards.
         resume: Resume an interrupted recording.
@@ -157,7 +157,7 @@ def record(
             raise UserError(
                 "holds no log-probabilities at this level, so its candidates cannot be ranked",
                 where=str(partial_of(path)),
-                fix="delete it and record again, or record at level compact, which can be resumed",
+                fix="delete it and record again, or record at level steps, which can be resumed",
             )
         proved.append(writer.committed_candidates())
         if resumed:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kgverify.codes import Code
 from kgverify.comparison.classify import Surroundings, classify, group_causes
-from kgverify.comparison.comparable import Rebuilds, StepSource
+from kgverify.comparison.comparable import StepSource
 from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
@@ -32,7 +32,6 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import order_by_loss
 from kgverify.verification.judgement import FULL, Effort, Explained, judge, require_shown
-from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import find_splits, judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.rounding import bound_recorded
 
@@ -42,21 +41,20 @@ class RecordedComparison:
 
     stepped: Trace | None = None
 
-    def __init__(self, report: Report, sources: tuple[StepSource, StepSource], rebuilds: Rebuilds) -> None:
+    def __init__(self, report: Report, sources: tuple[StepSource, StepSource]) -> None:
         self.report = report
         self.traces = tuple(source.trace for source in sources)
         self._sources = sources
-        self._rebuilds = rebuilds
 
     @cached_property
     def expected(self) -> Trace:
-        """The whole expected trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(0, _read_whole(self._sources[0]))
+        """The whole expected trace in memory, read at first access."""
+        return _read_whole(self._sources[0])
 
     @cached_property
     def actual(self) -> Trace:
-        """The whole actual trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(1, _read_whole(self._sources[1]))
+        """The whole actual trace in memory, read at first access."""
+        return _read_whole(self._sources[1])
 
     def excerpt(self) -> Trace | None:
         """Return the expected trace with only the candidate of the first divergence; None without divergence or goals."""
@@ -64,7 +62,7 @@ class RecordedComparison:
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None
         row = np.array([first.candidate])
-        block = self._rebuilds.apply(0, expected.load(expected.read_rows(row), row))
+        block = expected.load(expected.read_rows(row), row)
         return block if has_goals(block.header.level) else None
 
 
@@ -97,14 +95,11 @@ def compare_recorded(
 ) -> RecordedComparison:
     """Compare two recorded traces block by block, without an engine, and without loading whole traces. See `Options`.
 
-    Compact traces that differ are compared goal by goal if their clauses imply the recorded goals.
-
     is_retaken: whether the expected steps were taken from the goals of the actual trace
     """
     options = Options(
         verifies_content=verifies_content,
         kept=KEPT,
-        rebuilding=Rebuilder,
         explains=True,
         equality=equality,
         progress=progress,
@@ -116,7 +111,7 @@ def compare_recorded(
         comparer.compare()
     minimum = require_shown(equality, comparer.recorded[0].header.engine)
     report = judge_recorded(comparer, minimum, is_retaken=is_retaken)
-    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
+    return RecordedComparison(report, comparer.sources)
 
 
 def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL, is_retaken: bool = False) -> Report:

@@ -27,7 +27,6 @@ from kgverify.program.program import Rule, Symbols, encode_atoms
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.rebuild import rebuild_goals
 
 UNDECLARED: Final = DeclaredLimits()
 MOST_STEPS: Final = 2_000
@@ -89,7 +88,6 @@ def find_dialect(
             raise UserError("the trace holds its program", where="graph", fix="leave it out")
         trace = adopt_program(trace, graph)
     inference = ProgramInference(find_program([trace])).origins
-    trace = rebuild_goals(trace) if inference is not None else trace
     if inference is None or not has_goals(trace.header.level) or "steps.goal_atoms" not in trace.fields:
         raise UserError(
             "does not hold its goals and its program, from which steps are taken again",

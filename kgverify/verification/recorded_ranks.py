@@ -146,13 +146,6 @@ class Recognition:
         """Rank the expected candidates by a rule."""
         return rankings_of(give_ranks(self._count(0, rule), rule))
 
-    def rank_by_all(self) -> Iterator[tuple[RankingRule, Rankings]]:
-        """Rank the expected candidates by every known rule and mistake, except those that depend on chance."""
-        rules = self._list_rules(0)
-        for rule in (*rules, *list_mistakes(rules, sorted(self._of_split), USUAL_SIZES)):
-            if rule.ties is not Ties.RANDOM and rule.mistake is not Mistake.SAMPLED:
-                yield rule, self.rank_by(rule)
-
     def judge(self, comparison: Comparison) -> RecordedRanks:
         """Return the rules, the ranks that they leave unexplained, and functions that rank as each side does."""
         found = RecordedRanks(self._traces)

@@ -25,7 +25,6 @@ from kgverify.trace.files.manifest import check_output_path, copy_trace, put_in_
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.rebuild import rebuild_for_comparison
 from kgverify.verification.recorded import RecordedComparison
 from kgverify.verification.verify import Verification
 
@@ -138,9 +137,8 @@ def read_run(folder: Path) -> Verification:
     report = read_saved_report(folder)
     # Earlier versions did not save the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    # Compact traces had been compared with their goals.
-    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
-    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
+    expected, actual = read_trace(folder / EXPECTED), read_trace(folder / ACTUAL)
+    return Verification(report, expected, actual, read_trace(folder / LOCKSTEP) if has_steps else None)
 
 
 def read_saved_report(folder: Path) -> Report:

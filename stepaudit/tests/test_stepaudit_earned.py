@@ -120,7 +120,7 @@ def find_least(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("step", "make"),
     [
-        pytest.param(drop_bits, draw, marks=pytest.mark.deep),
+        pytest.param(drop_bits, draw, marks=pytest.mark.exhaustive),
         pytest.param(find_least, draw_bytes, marks=pytest.mark.exhaustive),
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from invoked_commands import Invoked, invoke
 from lossy_graph import lossy_graph
 
@@ -136,6 +137,22 @@ def put_before(value: Any, name: str) -> Any:
     return f"{name}{value}" if isinstance(value, str) and name not in value else value
 
 
+class Walk:
+    """A walk whose observation has a name; it ends after two steps."""
+
+    def __init__(self, name: str, reward: float) -> None:
+        self.name, self.reward = name, reward
+
+    def reset(self, seeds: Any) -> dict[str, Any]:
+        """Begin at 0."""
+        return {self.name: np.zeros(len(seeds))}
+
+    def step(self, state: dict[str, Any], action: Any) -> tuple[Any, ...]:
+        """Go on."""
+        at = state[self.name] + 1
+        return {self.name: at}, at * self.reward, at >= 2
+
+
 def write_run(name: str, folder: Path) -> None:
     """Write the files that the commands read: a run, a trace, reproducers, a graph and lines, with a name in every text."""
     predicates, ends = ([f"{name}_{each}" for each in words.split()] for words in ("edge last query", "start end"))
@@ -147,6 +164,14 @@ def write_run(name: str, folder: Path) -> None:
     content = put_before(plain, name) | {"format": plain["format"]}
     texts = {"notes": [name, f"x {name}"], "reasons": [name, f"x {name}"], "reasons_of_actual": [name], "command": name}
     msgspec.convert(content | texts, kv.Report).to_json(folder / "run" / "report.json")
+
+    walks = (kv.EnvironmentSpec(Walk(name, each), autoreset="disabled", actions=2, name=name) for each in (1.0, 2.0))
+    kv.verify_env(*walks, slots=1, steps=4, lockstep=False, minimum={}, save=folder / "env")
+    walked = json.loads((folder / "env" / "report.json").read_bytes())
+    texts = {"reasons": [name, f"x {name}"], "notes": [name], "rounding": name, "command": name}
+    (folder / "env" / "report.json").write_text(
+        json.dumps(put_before(walked, name) | texts | {"format": walked["format"]})
+    )
 
     class Named(ReferenceEngine):
         info = kv.EngineInfo(name)
@@ -210,7 +235,7 @@ shrink run
 shrink run --graph graph
 replay broken.kg
 replay other.kg
-fuzz --known budget.toml --examples 1
+fuzz --dialect budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
 train --graph graph -o absent/weights.safetensors
 why p(a,b) --graph graph
@@ -220,6 +245,14 @@ dialect --engine absent
 dialect absent
 dialect --engine reference -o absent/dialect.toml
 doctor --json -
+env diff env/expected.h5 env/actual.h5
+env diff absent.py:make absent:make
+env record absent.h5 -o new.h5
+env show env
+env show env --divergence 1 --json -
+env show env --html -
+env show env --junit -
+env show env --github
 audit step absent.py:step --inputs absent.py:make
 trace check trace.h5
 trace check trace.h5 --json -

@@ -41,7 +41,7 @@ def test_options_stand_in_the_project_file_and_what_is_typed_wins(command, proje
 def test_a_table_of_a_command_is_for_it_alone_and_a_parent_folder_is_searched(
     command, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    text = "rules = 'own.txt'\nqueries = 1\n[record]\nlevel = 'compact'\n[report]\nhtml = 'x'\n"
+    text = "rules = 'own.txt'\nqueries = 1\n[record]\nlevel = 'digests'\n[report]\nhtml = 'x'\n"
     (project / "kgverify.toml").write_text(text)
     (project / "own.txt").write_text("locatedInCR(X,Y) :- neighborOf(X,Z), locatedInCR(Z,Y).\n")
     (project / "below").mkdir()
@@ -49,7 +49,7 @@ def test_a_table_of_a_command_is_for_it_alone_and_a_parent_folder_is_searched(
     record = ("record", "--engine", "reference", "--corruptions", 1, "-o")
     done = command(*record, "x.h5")
     assert done.exit_code == 0, done.stderr
-    assert kv.open_trace("x.h5").header.level == "compact"
+    assert kv.open_trace("x.h5").header.level == "digests"
     # The file of another user could name an engine of theirs.
     monkeypatch.setattr(os, "getuid", lambda: project.stat().st_uid + 1)
     assert command(*record, "y.h5").exit_code == 0
@@ -63,7 +63,7 @@ def test_a_table_of_a_command_is_for_it_alone_and_a_parent_folder_is_searched(
 def test_the_file_of_another_user_counts_only_in_the_current_folder_and_if_not_everybody_can_put_it_there(
     command, project: Path, monkeypatch: pytest.MonkeyPatch, folder: str, mode: int, is_used: bool
 ):
-    (project / "kgverify.toml").write_text("[record]\nlevel = 'compact'\n")
+    (project / "kgverify.toml").write_text("[record]\nlevel = 'digests'\n")
     (project / "below").mkdir()
     project.chmod(mode)
     monkeypatch.chdir(project / folder)
@@ -77,7 +77,7 @@ def test_the_file_of_another_user_counts_only_in_the_current_folder_and_if_not_e
 
     monkeypatch.setattr(os, "stat", stat_as_of_others)
     assert command("record", "--engine", "reference", *SMALL, "-o", "x.h5").exit_code == 0
-    assert kv.open_trace("x.h5").header.level == ("compact" if is_used else "steps")
+    assert kv.open_trace("x.h5").header.level == ("digests" if is_used else "steps")
 
 
 @pytest.mark.parametrize(

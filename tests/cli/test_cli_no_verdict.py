@@ -135,12 +135,30 @@ ENDS = {
     "trace convert expected.h5 new.h5": False,
     "trace export expected.h5 --to new.jsonl": False,
     "doctor": True,
+    "env diff run.h5 run.h5 --minimum none": True,
+    "env record walk.py:walk -o new.h5": False,
+    "env show walked": True,
     "why 'neighborOf(iran, iraq)' --limit 1": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
     "bench --engine reference --size queries=2,corruptions=4,seconds=0.1": True,
     "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""
+
+
+WALK = """
+import kgverify as kv
+
+class Walk:
+    def reset(self, seeds):
+        return seeds * 1.0
+
+    def step(self, state, action):
+        return state + action, state, state > 3
+
+walk = kv.EnvironmentSpec(Walk(), autoreset="disabled", actions=2)
+"""
+"""An environment."""
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +171,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "shrink wrong -o found.kg",
     ):
         run(words, folder)
+    (folder / "walk.py").write_text(WALK)
+    run("env record walk.py:walk -o run.h5", folder)
+    run("env diff run.h5 run.h5 --save walked", folder)
     (folder / "steps.jsonl").write_text('{"goal": [["p", "a", "b"]], "successors": [true], "choice": 0}\n')
     return folder
 

@@ -80,12 +80,10 @@ REFUSED = [
     ("fuzz --seconds 0s", "--seconds", "expected a time"),
     ("fuzz --seconds 1.5h", "--seconds", "expected a time"),
     ("fuzz --seconds 1m1h", "--seconds", "expected a time"),
-    ("fuzz --known nothing.toml", "nothing.toml", "cannot be read"),
     ("show none.h5 --step 1", "--step", "--candidate"),
     ("show text", "text", ""),
     ("show trace.h5 --candidate 0 --step -1", "", "found -1"),
     ("show trace.h5 --divergence 1", "--divergence", "a trace has no divergences"),
-    ("show compact.h5 --candidate 0 --step 0", "", "trace convert TRACE OUT --level steps rebuilds the goals"),
     ("show digests.h5 --candidate 0 --step 0", "", "record it again at level steps"),
     ("show empty", "empty", "holds neither report.json of a saved run nor manifest.json of a trace"),
     ("show broken", "broken/report.json", ""),
@@ -118,9 +116,9 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Traces of three levels, a run that diverges and one that agrees, and files that hold neither."""
+    """Traces of two levels, a run that diverges and one that agrees, and files that hold neither."""
     folder = tmp_path_factory.mktemp("refusals")
-    for name, level in (("trace", "steps"), ("compact", "compact"), ("digests", "digests")):
+    for name, level in (("trace", "steps"), ("digests", "digests")):
         record = ["record", "--engine", "reference", *SMALL, "--level", level, "-o", f"{name}.h5"]
         assert invoke(record, folder).exit_code == 0
     diff = ["diff", *SMALL, *EAGER, "--no-determinism"]

@@ -10,7 +10,7 @@ import pytest
 import kgverify as kv
 from kgverify.dialects import ReferenceEngine
 
-LEVELS = ("steps", "compact", "digests", "deep")
+LEVELS = ("steps", "digests", "deep")
 STAGES = [stage.value for stage in kv.Stage if stage not in ("corrupt", "recycle", "rank", "metric")]
 
 
@@ -70,7 +70,7 @@ def test_an_export_has_a_row_for_each_step(command, recorded: Path, tmp_path: Pa
         assert ("stages" in rows[0]) == (level == "deep")
 
 
-@pytest.mark.parametrize(("expected", "actual"), [("deep", "deep"), ("compact", "deep"), ("digests", "steps")])
+@pytest.mark.parametrize(("expected", "actual"), [("deep", "deep"), ("steps", "deep"), ("digests", "steps")])
 def test_traces_of_any_levels_are_compared_saved_and_shown(
     command, recorded: Path, tmp_path: Path, expected: str, actual: str
 ):

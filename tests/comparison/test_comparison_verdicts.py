@@ -124,7 +124,7 @@ def test_another_numbering_of_the_same_names_agrees(keeps_facts: bool):
         assert ("resolvents.origin" in comparison.coverage.fields) is keeps_facts
 
 
-@pytest.mark.parametrize("level", ["steps", "compact"])
+@pytest.mark.parametrize("level", ["steps", "digests"])
 def test_equal_ids_and_digests_of_other_names_are_no_agreement(level: str):
     trace = replace(with_header(small_trace(), program_sha256=""), rankings=None)
     goals = set(column_of(trace, "steps.goal_atoms")[:, 1:].ravel().tolist())

@@ -59,7 +59,7 @@ def test_a_campaign_finds_shrinks_and_saves_what_differs_in_its_dialect(tmp_path
     options = FuzzOptions(dialect=ONE_PASS, minimum="none")
     result = kv.fuzz("test_dialects:unifies_completely", examples=16, corpus=tmp_path, options=options)
     assert (result.is_passed, result.dialect) == (False, ONE_PASS)
-    path = Path(result.new[0].file)
+    path = Path(result.divergences[0].file)
     replayed = kv.replay(path, trust=True)
     problem = replayed.reproducer.problem
     assert (replayed.is_same, problem.limits.dialect) == (True, ONE_PASS)

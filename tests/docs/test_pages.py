@@ -47,9 +47,10 @@ PAGES = {
     ),
     "docs/agents.md": Page(printed=(r"KG101 resolve missing .*",)),
     "docs/ci.md": Page(printed=(r"INCONCLUSIVE.*AGREE   22 candidates.*DIVERGE.*::error",)),
+    "docs/environments.md": Page(has_shared=True, printed=(r"AGREE 17 episodes ended\nDIVERGE True state",)),
     "docs/evaluating.md": Page(until="## Several machines", printed=(r"\[0 0 1 1",)),
     "docs/fuzzing.md": Page(
-        files={"toml": "known.toml", "reproducer": "shown.kg"},
+        files={"reproducer": "shown.kg"},
         parts=("## Shrink a divergence", "In Python, `kv.fuzz`", "## The file"),
     ),
     "docs/graphs.md": Page(has_shared=True),

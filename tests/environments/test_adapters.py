@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,13 +19,12 @@ from counters import (
     parts,
 )
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from tensordict import TensorDict
-from torchrl.data import Bounded, Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase, GymEnv, SerialEnv
 
+from kgverify.comparison.result import Verdict
 from kgverify.environments.adapters.open_environment import open_environment
 from kgverify.environments.adapters.spec import EnvironmentSpec
 from kgverify.environments.protocol import Autoreset, Seeding
+from kgverify.environments.verify import Comparing, compare_environments
 from kgverify.errors import UserError
 
 make_cartpole = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=25)
@@ -49,19 +49,6 @@ def test_a_vector_environment_gives_the_rows_of_single_ones_in_every_mode(cartpo
 def test_an_asynchronous_vector_environment_gives_the_same_rows(cartpole, mode):
     expected, leader, _ = cartpole
     make = lambda num: AsyncVectorEnv([make_cartpole] * num, autoreset_mode=mode, context="fork")  # noqa: E731
-    assert_same_rows(expected, drive(make, leader)[0])
-
-
-@pytest.mark.parametrize("is_categorical", [False, True])
-def test_a_single_environment_of_torchrl_gives_the_rows_of_gymnasium(cartpole, is_categorical):
-    expected, leader, _ = cartpole
-    make = lambda: GymEnv("CartPole-v1", max_episode_steps=25, categorical_action_encoding=is_categorical)  # noqa: E731
-    assert_same_rows(expected, drive(make, leader)[0])
-
-
-def test_a_batched_environment_of_torchrl_gives_the_rows_of_gymnasium(cartpole):
-    expected, leader, _ = cartpole
-    make = lambda num: SerialEnv(num, lambda: GymEnv("CartPole-v1", max_episode_steps=25))  # noqa: E731
     assert_same_rows(expected, drive(make, leader)[0])
 
 
@@ -114,6 +101,40 @@ def test_states_of_named_attributes_are_read_and_set(cartpole, mode):
     for name in names:
         np.testing.assert_array_equal(after[name], again[name])
         assert (before[name] != after[name]).any()
+
+
+def _compare(expected, actual, **options):
+    makes = [lambda num, spec=spec: open_environment(spec, num) for spec in (expected, actual)]
+    return compare_environments(*makes, Comparing(slots=SLOTS, steps=60, **options))[0]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_states_are_set_in_every_mode(mode):
+    specs = [
+        EnvironmentSpec(make, state=("state", "_elapsed_steps"))
+        for make in (make_cartpole, lambda num: SyncVectorEnv([make_cartpole] * num, autoreset_mode=mode))
+    ]
+    report = _compare(*specs)
+    assert report.lockstep
+    assert report.verdict is Verdict.AGREE
+
+
+def test_sides_that_begin_differently_are_compared_only_from_the_same_states():
+    make = functools.partial(gymnasium.make_vec, "CartPole-v1", vectorization_mode="vector_entry_point")
+    state = (lambda each: each.unwrapped.state.T, lambda each, new: setattr(each.unwrapped, "state", new.T))
+    vector = EnvironmentSpec(make, seeds="own", state=state)
+    with pytest.raises(UserError, match="different ways: slot and own"):
+        _compare(make_cartpole, vector)
+    report = _compare(EnvironmentSpec(gymnasium.make("CartPole-v1"), state="state"), vector)
+    assert report.verdict is Verdict.AGREE
+    assert any("what a reset returned" in note for note in report.notes)
+
+
+def test_states_of_other_names_are_refused():
+    other = EnvironmentSpec(SingleCounter, seeds="episode", state="state")
+    with pytest.raises(UserError, match="different parts: one array and at, steps") as raised:
+        _compare(other, ArrayCounter)
+    assert "lockstep" in raised.value.fix
 
 
 def test_states_are_set_by_a_pair_of_functions_where_an_environment_seeds_itself():
@@ -169,6 +190,7 @@ class _Own(TensorCounter):
     """A counter that begins the next episode itself, and tells the last observation in its info."""
 
     autoreset = "same_step"
+    final = "final_obs"
 
     def step(self, state, action):
         state, reward, terminated, truncated = super().step(state, action)
@@ -179,55 +201,52 @@ class _Own(TensorCounter):
             merged,
             reward,
             ends,
-            {"terminated": terminated, "truncated": truncated, "final_obs": self.observe(state)},
+            {"terminated": terminated, "truncated": truncated, self.final: self.observe(state)},
         )
 
 
-def test_a_batched_environment_may_reset_itself():
+@pytest.mark.parametrize("final", ["final_obs", "final_observation"])
+def test_a_batched_environment_may_reset_itself(final):
     expected, leader, _ = drive(EnvironmentSpec(SingleCounter, seeds="slot"))
-    rows, _, _ = drive(_Own, leader)
+    rows, _, _ = drive(type("Own", (_Own,), {"final": final}), leader)
     assert expected.steps.terminated.any()
     assert_same_rows(expected._replace(states=rows.states), rows, {"num_states"})
 
 
-class _StatelessCounter(EnvBase):
-    """The counter as an environment of torchrl that keeps its state in the TensorDict."""
+class _TensorVector:
+    """A vectorised environment on tensors with the interface of Gymnasium, as simulators on devices have it."""
 
-    def __init__(self, num):
-        super().__init__(batch_size=[num])
-        self.observation_spec = Composite(
-            at=Unbounded((num,)), action_mask=Categorical(2, (num, 3), dtype=torch.bool), shape=(num,)
-        )
-        self.state_spec = Composite(at=Unbounded((num,)), shape=(num,))
-        self.action_spec = Categorical(3, (num,))
-        self.reward_spec = Unbounded((num, 1))
+    metadata: ClassVar = {}
+    single_action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
-    def _set_seed(self, seed):
-        self.seed = seed
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
 
-    def _reset(self, tensordict):
-        return self._show(torch.full(self.batch_size, float(self.seed % 7)))
+    def reset(self, *, seed=None, options=None):
+        return {"policy": torch.full((self.num_envs, 2), float(seed))}, {}
 
-    def _step(self, tensordict):
-        at = tensordict["at"] + tensordict["action"] - 1
-        return self._show(at).update({"reward": at.unsqueeze(1), "done": (at > 5).unsqueeze(1)})
-
-    def _show(self, at):
-        mask = torch.stack((at > 0, at >= 0, at >= -1000), dim=1)
-        return TensorDict({"at": at, "action_mask": mask}, batch_size=self.batch_size)
+    def step(self, action):
+        assert action.dtype == torch.float32
+        flags = torch.zeros(self.num_envs, dtype=torch.bool)
+        return {"policy": action * 2}, action[:, 0], flags, flags, {}
 
 
-def test_a_stateless_environment_of_torchrl_shows_its_state_and_its_mask():
-    rows, _, run = drive(_StatelessCounter)
-    assert run.environment.has_states
-    assert run.environment.seeding is Seeding.RUN
-    assert run.names["masks"] == ["mask[0]", "mask[1]", "mask[2]"]
-    environment = run.environment
-    environment.reset(np.arange(SLOTS))
-    environment.set_states({"at": np.arange(SLOTS, dtype=np.float32)})
-    called = environment.step(np.full(SLOTS, 2))
-    assert called.reward.tolist() == [1, 2, 3, 4, 5]
-    assert rows.steps.terminated.any()
+def test_a_vector_environment_on_tensors_takes_tensors():
+    environment = open_environment(EnvironmentSpec(_TensorVector, autoreset="same_step", seeds="run"), 3)
+    assert environment.reset(np.array([4, 9, 2])).leaves["policy"].tolist() == [[4, 4]] * 3
+    called = environment.step(np.full((3, 2), 0.5))
+    assert called.observed.leaves["policy"].tolist() == [[1, 1]] * 3
+    assert called.reward.tolist() == [0.5] * 3
+
+
+def test_an_environment_is_loaded_from_a_file(tmp_path):
+    file = tmp_path / "counting.py"
+    file.write_text("from counters import SingleCounter as Counting\n")
+    environment = open_environment(f"{file}:Counting", 2)
+    assert environment.num_slots == 2
+    with pytest.raises(UserError, match="has no 'Countin'") as raised:
+        open_environment(f"{file}:Countin", 2)
+    assert raised.value.fix == "did you mean 'Counting'?"
 
 
 SPACES = [
@@ -269,14 +288,6 @@ def test_a_space_of_other_actions_is_refused(space):
     assert "wrap others" in raised.value.fix
 
 
-def test_a_bounded_action_of_torchrl_is_drawn():
-    environment = open_environment(lambda: GymEnv("Pendulum-v1"), 2)
-    assert environment.actions.low == -2
-    environment.reset(np.arange(2))
-    assert environment.step(np.array([[1.0], [2.0]], np.float32)).reward.shape == (2,)
-    assert isinstance(GymEnv("Pendulum-v1").action_spec, Bounded)
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
@@ -284,7 +295,7 @@ def test_a_bounded_action_of_torchrl_is_drawn():
         (lambda: 7, "without reset and step"),
         (lambda one, two: 7, "it takes one, two"),
         ("CartPole", "cannot make the object"),
-        ("gymnasium:CartPole-v77", "cannot be made"),
+        ("gymnasium:CartPole-v77", "v77: raised"),
         (lambda: SyncVectorEnv([make_cartpole] * 3), "has 3 slots, expected 2"),
         (EnvironmentSpec(ArrayCounter, autoreset="same_step", seeds="episode"), "takes no seeds"),
         (EnvironmentSpec(ArrayCounter, actions="many"), "cannot draw actions"),

@@ -111,7 +111,7 @@ def test_setting_a_state_in_place_is_not_blamed_on_the_environment():
     assert (called.observed.overwritten == Overwritten.OBSERVATION).all()
 
 
-def test_a_slot_that_is_not_reset_tells_of_the_reset_with_its_next_row():
+def test_a_slot_that_is_not_reset_shows_the_reset_in_its_next_row():
     environment = open_environment(reuse("observation"), 2)
     environment.reset(np.array([3, 4]))
     environment.step(np.array([2, 2]))

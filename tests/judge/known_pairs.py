@@ -111,17 +111,13 @@ def _without_goals() -> Iterator[Known]:
     """Yield pairs of which a trace keeps no goals."""
     few = (0, 1, 9, 13, 19, 23, 30, 34, 42, 54, 59, 63, 67, 0)
     left, right = pair_of(few)
-    for level, other in (("compact", "compact"), ("digests", "digests"), ("steps", "digests"), ("compact", "steps")):
+    for level, other in (("digests", "digests"), ("steps", "digests")):
         yield Known(f"{level} and {other}", at_level(left, level), at_level(right, other), FEW)
     e, a = pair_of((0, 42, 47, 49, 51, 52, 0), error=ERROR)
-    yield Known("steps and compact, with errors", e, at_level(a, "compact"), FEW)
     yield Known("digests, with errors", at_level(e, "digests"), at_level(a, "digests"), FEW)
     e, a = (at_level(each, "digests") for each in pair_of((0, 42, 0), error=ERROR))
     yield Known("one digest, with errors", e, a)
-    # Digests that were not computed from these columns.
     left, right = pair_of((1, 13, 13, 28, 30, 0, 42, 54, 0))
-    right = replace(right, digests=left.digests)
-    yield Known("equal digests", at_level(left, "compact"), at_level(right, "compact"))
     counts = at_level(blank(left, left.fields - {"steps.dropped_atoms"}), "digests")
     yield Known(
         "digests of other counts", at_level(left, "digests"), with_header(counts, absent=("steps.dropped_atoms",))
@@ -223,7 +219,7 @@ def _rare_pairs() -> Iterator[Known]:
     yield Known("rare", *_rare_pair(every))
     yield Known("rare, without errors", *_rare_pair(every, error=0.0), ONE)
     yield Known("more than single precision", *_rare_pair((0, 14), error=0.0))
-    for level, other in (("digests", "steps"), ("steps", "digests"), ("compact", "steps"), ("compact", "compact")):
+    for level, other in (("digests", "steps"), ("steps", "digests")):
         left, right = _rare_pair((24, 25, 0, 8, 19, 25, 22, 9))
         yield Known(f"rare, {level} and {other}", at_level(left, level), at_level(right, other), FEW)
     expected, actual = _rare_pair((24, 25, 9, 0, 8, 25, 25))

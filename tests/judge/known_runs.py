@@ -270,7 +270,7 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
 
 
 def traces_of_runs() -> Iterator[Known]:
-    """Yield recorded traces of the known run whose goals are rebuilt, or whose stages were recorded."""
+    """Yield recorded traces of the known run whose stages were recorded."""
     run = _known_run()
     pipeline = reference_pipeline(run)
     columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
@@ -281,20 +281,18 @@ def traces_of_runs() -> Iterator[Known]:
     right, wrong, stages = (
         build_trace(run, pipeline.engine, each, None) for each in (columns, _mixed(columns), spoiled)
     )
-    for level in ("compact", "deep"):
-        yield Known(level, at_level(right, level), at_level(wrong, level))
-    yield Known("recorded, compact and steps", at_level(right, "compact"), at_level(wrong, "steps"))
+    yield Known("deep", at_level(right, "deep"), at_level(wrong, "deep"))
+    yield Known("recorded, deep and steps", at_level(right, "deep"), at_level(wrong, "steps"))
     yield Known("recorded, other outputs of stages", at_level(right, "deep"), at_level(stages, "deep"))
     unknown = build_trace(run, pipeline.engine, spoiled._replace(stages=_forget(columns)), None)
     yield Known("recorded, fewer stages", at_level(right, "deep"), at_level(unknown, "deep"))
     ended = build_trace(run, pipeline.engine, _steps(columns, outcome=lambda values: (values + 1) % 4), None)
-    yield Known("recorded, fewer candidates", at_level(right, "compact"), at_level(take(ended, range(2, 9)), "compact"))
+    yield Known("recorded, fewer candidates", at_level(right, "steps"), at_level(take(ended, range(2, 9)), "steps"))
     run = _long_run(Limits(max_depth=5, max_atoms=2, max_resolvents=4), has_base=True, split="train")
     pipeline = reference_pipeline(run)
     columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
     right, wrong = (build_trace(run, pipeline.engine, each, None) for each in (columns, _goals(_drop(columns))))
-    yield Known("recorded, facts as queries", at_level(right, "compact"), at_level(wrong, "deep"))
-    yield Known("recorded, facts as queries, both compact", at_level(right, "compact"), at_level(wrong, "compact"))
+    yield Known("recorded, facts as queries", at_level(right, "steps"), at_level(wrong, "deep"))
     yield Known("recorded, deep facts as queries", at_level(right, "deep"), at_level(wrong, "deep"))
 
 

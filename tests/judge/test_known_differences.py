@@ -20,7 +20,6 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.exercise.exercise import NO_MINIMUM
 from kgverify.comparison.result import NO_CANDIDATE
 from kgverify.verification.judgement import LITTLE
-from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded import judge_recorded
 from kgverify.verification.verify import verify
 
@@ -35,7 +34,7 @@ TRACES = {known.name: known for known in traces_of_runs()}
 
 def judge(expected: Any, actual: Any, **options: Any) -> tuple[Comparer, Report]:
     """Compare two recorded traces as `kv.compare` does, in blocks of any size."""
-    comparer = Comparer(expected, actual, Options(rebuilding=Rebuilder, explains=True, **options))
+    comparer = Comparer(expected, actual, Options(explains=True, **options))
     comparer.compare()
     return comparer, judge_recorded(comparer, NO_MINIMUM, effort=LITTLE)
 

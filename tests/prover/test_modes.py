@@ -251,16 +251,12 @@ def test_what_is_evaluated_recorded_and_shown_is_what_the_reference_proves(
         recorded = concatenate([part for part, _ in parts])
         assert_same([columns.candidates], [recorded.candidates])
         assert len(recorded.steps.depth) == len(columns.steps.depth)
-        if level is TraceLevel.STEPS or mode == "eager":
+        if level is not TraceLevel.DIGESTS or mode == "eager":
             assert_same(columns, recorded)
         if mode == "eager":
             assert {sequence for _, sequence in parts} == {None}
         else:
             assert np.concatenate([sequence for _, sequence in parts]).tolist() == digests.sequence.tolist()
-        if level is TraceLevel.COMPACT and mode == "fused":
-            assert not recorded.steps.goal_atoms.size
-            assert not recorded.resolvents.num_atoms.any()
-            assert recorded.resolvents.origin.tolist() == columns.resolvents.origin.tolist()
 
     evaluation = engine.evaluate(candidates, ended.append, has_digests=mode != "eager")
     assert sum(ended) == len(candidates.query)

@@ -203,7 +203,6 @@ WORDS: Final[Mapping[str, Words]] = {
     "benign": Words(lambda kinds: " and ".join(", ".join(BENIGN[kind] for kind in kinds).rsplit(", ", 1)), ("",)),
     "kind_of_benign": Words(BENIGN.get, ("",)),
     "has_scores": Words(lambda fields: not SCORES.isdisjoint(fields)),
-    "ranked": Words(lambda fields: "metrics" if "metrics" in fields else "ranks"),
     "special": Words(lambda rules: sum(rule["rule"] != "equal" for rule in rules)),
     "special_rules": Words(_special_rules, ("",)),
     "equal": Words(lambda rules: sum(rule["rule"] == "equal" for rule in rules)),

@@ -87,7 +87,7 @@ def _compare(expected: Any, actual: Any, num_corruptions: int = 3) -> Callable[[
 
 
 def _compare_texts(expected: tuple[str, str], actual: tuple[str, str]) -> Callable[[Path], kv.Report]:
-    """Return a function that compares two files of ranks or metrics, each given as its suffix and its text."""
+    """Return a function that compares two files of ranks, each given as its suffix and its text."""
 
     def compare(folder: Path) -> kv.Report:
         paths = []
@@ -113,7 +113,4 @@ RUNS: Final[Mapping[str, Callable[[Path], kv.Report]]] = {
     "recorded": _compare(NO_FIRST_RULE, "reference"),
     "extra candidates": _compare("reference", NO_FIRST_RULE, num_corruptions=2),
     "ranks": _compare_texts((".csv", _RANKS.format(1, 2, 5)), (".csv", _RANKS.format(2, 3, 6))),
-    "metrics": _compare_texts(
-        (".csv", _RANKS.format(1, 2, 5)), (".json", '{"mrr": 0.33, "tail": {"hits@10": "100%"}}')
-    ),
 }

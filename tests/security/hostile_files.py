@@ -128,8 +128,7 @@ class Folder:
         (corpus / "campaign-000000000001.jsonl").write_bytes(msgspec.json.encode(named) + b"\n")
         found["corpus"] = ["corpus"]
         (path / "budget.toml").write_text(f'"os.system" = 1\nmax_graph_breaks = "{NAMES[0]}"\n')
-        (path / "known.toml").write_text(f'[[known]]\nsignature = "{NAMES[0]}"\nissue = "{{0.__class__}}"\n')
-        found["toml"] = ["budget.toml", "known.toml"]
+        found["toml"] = ["budget.toml"]
         line = json.dumps({"kgverify": 1, "engine": {"name": NAMES[0]}, "program": {"facts": [["p", "a", "b"]]}})
         (path / "steps.jsonl").write_text(f"{line}\n")
         found["lines"] = ["steps.jsonl"]

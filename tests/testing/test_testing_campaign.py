@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,6 @@ from kgverify.laws import render_reproducer
 
 DOUBTS = "doubting:Doubts"
 DOUBT = "advance candidates.is_limited number"
-TODAY = date(2026, 6, 1)
 
 FAULTY = """
 from kgverify.dialects import ReferenceEngine
@@ -117,7 +115,7 @@ def first(tmp_path_factory, tallies) -> kv.CampaignResult:
 @pytest.fixture
 def corpus(first, tmp_path) -> Path:
     """Return a copy of the corpus of that campaign."""
-    return Path(shutil.copytree(Path(first.new[0].file).parent, tmp_path / "corpus"))
+    return Path(shutil.copytree(Path(first.divergences[0].file).parent, tmp_path / "corpus"))
 
 
 def comparable(result: kv.CampaignResult) -> tuple[object, ...]:
@@ -141,7 +139,7 @@ def interrupt(after: int, times: int = 1) -> Callable[[kv.Tally], None]:
 def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(first):
     assert (first.is_passed, first.verdict, first.num_problems) == (False, kv.Verdict.DIVERGE, 64)
     assert first.exercise.outcomes["PROVED"] > 10
-    (found,) = first.new
+    (found,) = first.divergences
     assert (found.signature, found.is_shrunk) == (DOUBT, True)
     assert found.program.startswith("p(a, a).\nq(X, Y) <- p(X, Y).\n? q(a, a)")
     assert first.num_differing >= first.num_confirmed >= found.num_problems > 1
@@ -203,8 +201,8 @@ def test_figures_are_those_of_all_blocks_and_the_speed_is_that_of_this_call(firs
     monkeypatch.setattr("kgverify.testing.campaigns.campaign.BLOCK_SIZE", 4)
     begun = kv.fuzz(DOUBTS, examples=32, corpus=tmp_path / "corpus")
     whole = kv.fuzz(DOUBTS, examples=64, corpus=tmp_path / "corpus")
-    assert first.new[0].first >= 4
-    assert [(each.signature, each.first) for each in whole.new] == [(DOUBT, first.new[0].first)]
+    assert first.divergences[0].first >= 4
+    assert [(each.signature, each.first) for each in whole.divergences] == [(DOUBT, first.divergences[0].first)]
     for result, num in ((begun, 32), (whole, 32), (first, 64)):
         assert result.problems_per_second * result.seconds == pytest.approx(num)
 
@@ -302,58 +300,10 @@ def test_a_campaign_without_a_corpus_writes_nothing_and_names_no_file(first, tmp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = kv.fuzz(DOUBTS, examples=64)
     assert list(tmp_path.iterdir()) == []
-    (found,) = result.new
+    (found,) = result.divergences
     assert (found.signature, found.file, found.is_shrunk) == (DOUBT, "", True)
-    assert found.program == first.new[0].program
+    assert found.program == first.divergences[0].program
     assert "not saved: a corpus keeps its reproducer" in str(result)
-
-
-ENTRY = '[[known]]\nsignature = "{}"\nissue = "#1"\nreason = "a test"\nexpires = {}\n{}\n'
-
-
-@pytest.mark.parametrize(
-    ("engine", "entry", "status", "is_passed"),
-    [
-        (DOUBTS, ENTRY.format(DOUBT, "2026-06-01", ""), "occurs", True),
-        (DOUBTS, ENTRY.format(DOUBT, "2026-05-31", ""), "expired", False),
-        ("reference", ENTRY.format(DOUBT, "2026-05-31", ""), "expired", False),
-        # The reproducer of the corpus agrees now.
-        ("reference", ENTRY.format(DOUBT, "2026-06-01", ""), "gone", False),
-        ("reference", ENTRY.format("resolve stage.resolve extra", "2026-06-01", ""), "not judged", True),
-        ("reference", ENTRY.format("resolve stage.resolve extra", "2026-06-01", "within = 33"), "not judged", True),
-        ("reference", ENTRY.format("resolve stage.resolve extra", "2026-06-01", "within = 32"), "gone", False),
-    ],
-)
-def test_a_known_divergence_is_allowed_until_it_expires_or_is_gone(corpus, tmp_path, engine, entry, status, is_passed):
-    (tmp_path / "known.toml").write_text(entry)
-    options = FuzzOptions(known=tmp_path / "known.toml", today=TODAY)
-    result = kv.fuzz(engine, examples=64 if engine == DOUBTS else 32, corpus=corpus, options=options)
-    (judged,) = result.known
-    assert (judged.status, result.is_passed) == (status, is_passed)
-    assert (judged.num_problems > 0) == (engine == DOUBTS)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot be read"),
-        ("[[known]", "is not TOML"),
-        (ENTRY.replace("expires = {}\n{}", "").replace("{}", "a"), "missing required field `expires`"),
-        (ENTRY.replace("a test", " ").format("a", "2026-01-01", ""), "its reason is empty"),
-        (ENTRY.format("a", "7", ""), "expires"),
-        (ENTRY.format("a", "2026-01-01", "until = 1"), "unknown field"),
-        (ENTRY.format("a", "2026-01-01", "within = 0"), "1 or more"),
-        (2 * ENTRY.format("a", "2026-01-01", ""), "there twice"),
-    ],
-)
-def test_a_mistake_in_the_file_of_known_divergences_is_an_error(tmp_path, text, message):
-    path = tmp_path / "known.toml"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=message) as caught:
-        kv.fuzz("compiled", examples=1, options=FuzzOptions(known=path))
-    assert caught.value.where.startswith(str(path))
-    assert caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -397,7 +347,7 @@ def test_an_engine_of_two_methods_is_enough_and_policies_that_it_does_not_know_a
 
 def test_a_campaign_in_which_nothing_was_compared_is_not_passed():
     result = kv.fuzz("own_engine:knows_no_policy", examples=8)
-    assert (result.num_skipped, result.is_vacuous, result.is_passed, result.new) == (8, True, False, [])
+    assert (result.num_skipped, result.is_vacuous, result.is_passed, result.divergences) == (8, True, False, [])
     assert result.verdict is kv.Verdict.INCONCLUSIVE
 
 
@@ -419,7 +369,7 @@ def test_an_engine_that_hangs_diverges_and_the_campaign_continues(monkeypatch, t
 
 
 def test_twenty_new_divergences_are_listed_and_a_long_program_is_cut(first):
-    (found,) = first.new
+    (found,) = first.divergences
     program = [f"p(a, c{i})." for i in range(15)]
     listed = [msgspec.structs.replace(found, signature=f"prune extra {i}", file="") for i in range(25)]
     listed[-1].program = listed[0].program = "\n".join(program)

@@ -117,7 +117,7 @@ def test_an_engine_that_refuses_every_problem_is_inconclusive_with_advice():
     assert "nothing was checked, refused 8 of 8: unknown name" in str(found)
     assert "declare its names and rules as `support = kgverify.Support(...)`, or give its graph" in str(found)
     result = kv.fuzz("test_testing_sizes:Undeclared", examples=8)
-    assert (result.verdict, result.new) == (Verdict.INCONCLUSIVE, [])
+    assert (result.verdict, result.divergences) == (Verdict.INCONCLUSIVE, [])
     assert "refused 8 of 8: unknown name" in str(result)
     assert "every problem; declare its names" in str(result)
 

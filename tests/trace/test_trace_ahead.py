@@ -51,7 +51,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("num_threads", "shard_steps", "level"), [(1, 11, "compact"), (2, 30, "digests"), (4, 1, "steps")]
+    ("num_threads", "shard_steps", "level"), [(1, 11, "steps"), (2, 30, "digests"), (4, 1, "steps")]
 )
 def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(
     tmp_path, batches, num_threads, shard_steps, level

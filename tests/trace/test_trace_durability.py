@@ -14,7 +14,7 @@ from kgverify import Part, Symbols, UserError
 
 COLUMNS = traces.make_columns(11, 60, has_stages=True)
 PLAIN = traces.make_columns(11, 60)
-STORED = [("steps", False), ("digests", False), ("compact", True), ("deep", True)]
+STORED = [("steps", False), ("digests", False), ("steps", True), ("deep", True)]
 
 
 def interrupt(path: Path, stop: int = 40, **options) -> None:

@@ -16,7 +16,7 @@ from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.schema import Packing
 
 COLUMNS = traces.make_columns(4, 30, has_stages=True)
-LEVELS = ["digests", "compact", "steps", "deep"]
+LEVELS = ["digests", "steps", "deep"]
 
 
 def write(path, level="steps", columns=COLUMNS, **options):
@@ -48,7 +48,7 @@ def test_a_level_has_its_columns_as_they_were_recorded_and_as_they_are_converted
     if level == "steps":
         with h5py.File(tmp_path / "b") as file:
             assert file["steps/depth"].compression == ("gzip" if is_archived else None)
-    if level in ("digests", "compact"):
+    if level == "digests":
         with pytest.raises(UserError, match="keeps no goals: there is no step to show"):
             mapped.step(int(np.argmax(COLUMNS.candidates.num_steps)), 0)
 

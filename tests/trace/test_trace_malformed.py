@@ -23,7 +23,7 @@ def test_malformed_states_survive_every_way_of_writing(tmp_path):
     assert set(MALFORMED.resolvents.kind.tolist()) == {GOAL, TRUE, FALSE, STOP}
     assert (MALFORMED.resolvents.num_atoms[MALFORMED.resolvents.kind != GOAL] > 0).any()
     traces.assert_same_columns(traces.write_file(tmp_path / "b", MALFORMED, shard_steps=20).columns, MALFORMED)
-    for level in ("steps", "compact", "digests"):
+    for level in ("steps", "digests"):
         traces.run("convert", tmp_path / "a", tmp_path / level, "--level", level, "--archive")
         assert traces.read(tmp_path / level).root == first.root
         assert traces.run("check", tmp_path / level)["state"] == "whole"

@@ -216,7 +216,7 @@ def test_writers_in_any_number_and_order_make_the_same_trace(tmp_path, file, cou
     assert not (tmp_path / "joined.partial").exists()
 
 
-@pytest.mark.parametrize(("level", "is_archived"), [("digests", False), ("compact", True)])
+@pytest.mark.parametrize(("level", "is_archived"), [("digests", False), ("steps", True)])
 def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived):
     options = {
         "level": level,

@@ -54,7 +54,7 @@ class Case(NamedTuple):
 CASES: Final = tuple(
     Case(*each)
     for each in product(
-        ("digests", "compact", "steps", "deep"),
+        ("digests", "steps", "deep"),
         UNKNOWN,
         ("canonical", "own"),
         ("known", "unknown", "another"),

@@ -112,7 +112,6 @@ VACUOUS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "engines that show nothing": (verify, {}, {"engine": Blind, "reference": Blind}),
     "more required than there is": (verify, {}, {"equality": kv.Equality(minimum={"proved": 1000})}),
     "traces without rules": (compare, NO_RULES, {"level": "deep"}),
-    "compact traces of one entity": (compare, ONE_ENTITY, {"level": "compact"}),
     "digests in which nothing is proved": (compare, NO_MATCHING_FACTS, {"level": "digests"}),
     "an almost empty campaign": (fuzz, {"examples": 1}, {}),
     "a campaign without time": (fuzz, {"seconds": 0}, {}),

@@ -18,7 +18,7 @@ from kgverify.trace.model.schema import packing_of
 from kgverify.trace.read.data_file import DataFile
 
 TRACES: Final = Path(kv.__file__).parents[1] / "traces"
-NAMES: Final = ("reference", "compact", "digests", "archive", "deep", "compiled")
+NAMES: Final = ("reference", "digests", "archive", "deep", "compiled")
 COLUMNS: Final = tuple(sorted(KNOWLEDGE_GRAPH.compared_names))
 IDENTITY: Final = {"candidates.query", "candidates.side", "candidates.atom"}
 COUNTS: Final = {"steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"}

@@ -49,7 +49,6 @@ MADE = {
     "actual.h5": "record --engine compiled EAGER SMALL -o actual.h5",
     "faulty.h5": "record --engine compiled EAGER SMALL --fault fact-cap -o faulty.h5",
     "deep.h5": "record --engine reference SMALL --level deep -o deep.h5",
-    "compact.h5": "record --engine reference SMALL --level compact -o compact.h5",
     "faulty_deep.h5": "record --engine compiled EAGER SMALL --fault rest-not-substituted --level deep -o faulty_deep.h5",
     "seeded.h5": "record --engine reference SMALL --seed 1 -o seeded.h5",
     "sets.h5": "record --engine reference SMALL --limits dialect=sets.toml -o sets.h5",

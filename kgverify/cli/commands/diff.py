@@ -41,7 +41,7 @@ def diff(
 
     By default the compiled evaluator is compared with the reference prover. `kgverify diff reference TRACE.h5` judges a recorded
     trace: the reference takes each of its steps again. `kgverify diff --reference TRACE.h5 --engine ENGINE` judges an engine,
-    which proves the candidates of the trace. Either may also be a file of ranks or metrics; docs/evaluating.md.
+    which proves the candidates of the trace. Either may also be a file of ranks; docs/evaluating.md.
 
     Args:
         expected: The trace or file to compare with; or an engine, which takes each step of the other trace again.

@@ -16,6 +16,7 @@ from kgverify.cli.progress import (
     check_writable,
     make_result_console,
     print_lines,
+    print_note,
     show_phase,
     type_again,
     typed_command,
@@ -82,6 +83,7 @@ def diff(
     tolerance: float | None = None,
     minimum: str | None = None,
     save: Path | None = None,
+    pytest: Path | None = None,
     shown: Annotated[FormatOptions, FORMAT] = FormatOptions(),
 ) -> int:
     """Compare two environments that take the same actions, call by call.
@@ -97,13 +99,17 @@ def diff(
         tolerance: The relative difference of two floats that counts as rounding, instead of a derived one.
         minimum: The evidence that AGREE requires: ended=1,resets=1 if not given, also truncated and rewards; or none.
         save: Save both trajectories and the report in a folder.
+        pytest: Write a test of the shrunk difference: the fewest slots and actions that show it.
     """
-    for path in shown.paths.values():
+    for path in (*shown.paths.values(), *([str(pytest)] if pytest is not None else [])):
         check_writable(path)
     comparing = Comparing(
         drive.slots, drive.steps, drive.seed, (None, None), tolerance, lockstep, parse_evidence(minimum)
     )
     report = compare_sides_of(expected, actual, comparing, save=save, command=typed_command(), phase=show_phase)
+    if pytest is not None and report.shrunk is not None:
+        write_result(report.shrunk.render_test(expected, actual).encode(), str(pytest))
+        print_note(f"wrote {pytest}")
     saving = type_again("then look at it again: kgverify env show run", "--save", "run")
     return _show(report, shown, [_show_saved(save) if save is not None else saving])
 

@@ -105,7 +105,7 @@ def fuzz(
         console,
         *describe_campaign(result, lambda file: replay(file).text),
     )
-    write_json(result, [replay(each.file) for each in result.new if each.file])
+    write_json(result, [replay(each.file) for each in result.divergences if each.file])
     if result.is_interrupted:
         _print_how_to_resume("the problems tried are saved")
         raise KeyboardInterrupt

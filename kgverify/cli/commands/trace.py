@@ -15,7 +15,6 @@ from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import RepairReport, convert_trace, repair_trace
 from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.rebuild import rebuild_goals
 
 Output = Annotated[Path, Parameter(alias="-o", metavar="OUT")]
 Switch = Annotated[bool, Parameter(negative="")]
@@ -35,7 +34,7 @@ def convert(
     Args:
         source: A trace: a file, or a folder of shards.
         target: The path of the converted trace.
-        level: Its own level if not given; replay raises a compact trace to steps.
+        level: Its own level if not given, or a lower one.
         archive: Pack it as small as HDF5's filters can.
         overwrite: Overwrite an existing trace.
     """
@@ -43,7 +42,7 @@ def convert(
     if not target.absolute().parent.is_dir():
         raise UserError("its folder does not exist", where=str(target), fix=f"create {target.absolute().parent} first")
     wanted = None if level is None else TraceLevel(level)
-    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals, overwrites=overwrite)
+    done = convert_trace(source, target, wanted, is_archived=archive, overwrites=overwrite)
     per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
     print_lines(
         make_result_console(),
@@ -96,8 +95,6 @@ def export(
     """
     trace = read_trace(path)
     rows = parse_selection(candidates, len(trace.columns.candidates.query), "--candidates")
-    if trace.header.level == TraceLevel.COMPACT:
-        trace = rebuild_goals(trace)
     export_trace(trace, rows, to, table=table)
     num_steps = int(trace.columns.candidates.num_steps[rows].sum(dtype=int))
     print_lines(make_result_console(), f"{to}: {_count(len(rows), num_steps)}")

@@ -1,27 +1,47 @@
 """Environments of other interfaces in that of `gymnasium.vector.VectorEnv`: single ones, torchrl's, and functions on tensors."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from kgverify.engines.load_engine import describe_raised, detail_raised, pass_on
 from kgverify.environments.adapters.spec import EnvironmentSpec, parse_choice
 from kgverify.environments.protocol import Autoreset, Seeding, flatten, rebuild, to_array
 from kgverify.errors import UserError
 
 Options = Mapping[str, Any] | None
 
+RETURNED: Final = {
+    2: "(observation, info)",
+    3: "(state, reward, done)",
+    4: "(state, reward, terminated, truncated)",
+    5: "(observation or state, reward, terminated, truncated, info)",
+}
+"""The values that `reset` and `step` may return, by their number."""
 
-def unpack(returned: Any, lengths: Sequence[int]) -> tuple[Any, ...]:
+
+def ask(call: Callable[[], Any], where: str, fix: str) -> Any:
+    """Return what a user's function returns. UserError for its exceptions, with the lines that raised them."""
+    try:
+        return call()
+    except UserError as error:
+        raise UserError(error.message, where=where, fix=error.fix) from None
+    except Exception as error:
+        pass_on(error)
+        message, details = f"raised {describe_raised(error)}", detail_raised(error)
+        raise UserError(message, where=where, fix=fix, details=details) from error
+
+
+def unpack(returned: Any, *lengths: int) -> tuple[Any, ...]:
     """Return what `reset` or `step` returned as a tuple of one of the lengths. UserError for any other value."""
     # A state may be a NamedTuple.
     is_several = isinstance(returned, tuple | list) and not hasattr(returned, "_fields")
     if is_several and len(returned) in lengths:
         return tuple(returned)
-    names = {2: "(observation, info)", 3: "(state, reward, done)", 4: "(state, reward, terminated, truncated)"}
-    names[5] = f"({'state' if 3 in lengths else 'observation'}, reward, terminated, truncated, info)"
     found = f"{len(returned)} values" if is_several else f"a value of type {type(returned).__name__}"
-    fix = f"return {' or '.join(names[each] for each in lengths)}"
+    fix = f"return {' or '.join(RETURNED[each] for each in lengths)}"
     raise UserError(f"returned {found}, expected {' or '.join(map(str, lengths))} values", fix=fix)
 
 
@@ -41,13 +61,13 @@ class SeparateEnvironments:
         which = np.ones(self.num_envs, np.bool_) if options is None else options["reset_mask"]
         for slot in np.flatnonzero(which).tolist():
             one = seed + slot if isinstance(seed, int) else seed[slot] if seed is not None else None
-            observation, info = unpack(self.environments[slot].reset(seed=one), (2,))
+            observation, info = unpack(self.environments[slot].reset(seed=one), 2)
             self._shown[slot] = observation, info
         return self._show()
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """Take an action in each environment."""
-        returned = [unpack(each.step(actions[slot]), (5,)) for slot, each in enumerate(self.environments)]
+        returned = [unpack(each.step(actions[slot]), 5) for slot, each in enumerate(self.environments)]
         self._shown = [(each[0], each[4]) for each in returned]
         numbers = (np.array([to_array(each[at]).reshape(()) for each in returned]) for at in (1, 2, 3))
         observations, infos = self._show()
@@ -125,9 +145,14 @@ class TensorDictEnvironment:
         numbers = np.eye(self._size, dtype=np.int64)[numbers] if self._is_one_hot else numbers
         asked[self.env.action_key] = self.env.action_spec.zero().new_tensor(numbers)
         returned = self.env.step(asked)
+        if not self._is_one_hot:
+            # It may have changed the actions in place.
+            actions[...] = asked[self.env.action_key].reshape(actions.shape)
         self._last, following = self.env.step_mdp(returned), returned["next"]
-        terminated = following.get("terminated", following["done"])
-        truncated = following.get("truncated", terminated.new_zeros(terminated.shape))
+        # A collector resets the slots that are done, whatever the other flags say.
+        done = following["done"]
+        truncated = done & following.get("truncated", done.new_zeros(done.shape))
+        terminated = done & (following.get("terminated", done) | ~truncated)
         return self._observe(following), following[self.env.reward_key], terminated, truncated, {}
 
     def _observe(self, values: Any) -> Any:
@@ -151,13 +176,16 @@ class BatchedEnvironment:
         mode = spec.autoreset or getattr(env, "autoreset", None)
         self.metadata = {"autoreset_mode": mode}
         self.single_action_space = getattr(env, "num_actions", None) or getattr(env, "action_space", None)
+        if self.single_action_space is None and spec.actions is None and hasattr(env, "mask"):
+            # The mask has a number for each action.
+            self.single_action_space = self.reset(seed=0)[1]["action_mask"].shape[-1]
         is_reset = mode is not None and parse_choice(mode, Autoreset, "autoreset") is Autoreset.DISABLED
         self.seeding = Seeding.EPISODE if is_reset else Seeding.SLOT
 
     def reset(self, *, seed: Any, options: Options = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all slots, or in those of `reset_mask`."""
         seeds = seed + np.arange(self.num_envs) if isinstance(seed, int) else np.array(seed, np.int64)
-        states = self.env.reset(seeds if self._queries is None else self._queries[seeds % len(self._queries)])
+        states = self._begin(seeds if self._queries is None else self._queries[seeds % len(self._queries)])
         if options is not None:
             merged, fresh = dict(flatten(self.states)), dict(flatten(states))
             for name, rows in merged.items():
@@ -166,9 +194,19 @@ class BatchedEnvironment:
         self.states = states
         return self._show({})
 
+    def _begin(self, queries: Any) -> Any:
+        """Ask for the first states; with seeds as a tensor if torch is loaded and an array of them is refused."""
+        try:
+            return self.env.reset(queries)
+        except Exception:
+            torch = sys.modules.get("torch")
+            if torch is None or not isinstance(queries, np.ndarray):
+                raise
+            return self.env.reset(torch.from_numpy(queries))
+
     def step(self, actions: Any) -> tuple[Any, ...]:
         """Take an action in each slot."""
-        returned = unpack(self.env.step(self.states, actions), (3, 4, 5))
+        returned = unpack(self.env.step(self.states, actions), 3, 4, 5)
         has_info = isinstance(returned[-1], Mapping)
         self.states, reward, *ends = returned[:-1] if has_info else returned
         observation, info = self._show(dict(returned[-1]) if has_info else {})

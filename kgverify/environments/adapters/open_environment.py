@@ -7,8 +7,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from kgverify.engines.load_engine import describe_raised, detail_raised, load_factory, pass_on
-from kgverify.environments.adapters.interfaces import BatchedEnvironment, SeparateEnvironments, TensorDictEnvironment
+from kgverify.engines.load_engine import describe_raised, load_factory
+from kgverify.environments.adapters.interfaces import (
+    BatchedEnvironment,
+    SeparateEnvironments,
+    TensorDictEnvironment,
+    ask,
+)
 from kgverify.environments.adapters.spec import EnvironmentSpec
 from kgverify.environments.adapters.vector import VectorAdapter
 from kgverify.environments.protocol import Environment
@@ -38,7 +43,7 @@ def open_environment(spec: Any, num_slots: int) -> Environment:
     where = name or getattr(make, "__name__", type(make).__name__)
     if not callable(make):
         raise UserError("expected an environment", where=where, fix=f"give {SIGNATURE}")
-    call = functools.partial(_make, _bind(make, num_slots, where), where)
+    call = functools.partial(ask, _bind(make, num_slots, where), where, f"repair it; expected {SIGNATURE}")
     return _adapt(call(), call, declared, name, num_slots, is_made=True)
 
 
@@ -97,17 +102,6 @@ def _bind(make: Any, num_slots: int, where: str) -> Callable[[], Any]:
         raise UserError(f"it takes {', '.join(required)}", where=where, fix=fix)
     named = [each for each in _NUMBERS if not required and each in _parameters_of(function)]
     return functools.partial(make, *[num_slots][: len(required)], **dict.fromkeys(named[:1], num_slots))
-
-
-def _make(make: Callable[[], Any], where: str) -> Any:
-    try:
-        return make()
-    except UserError:
-        raise
-    except Exception as error:
-        pass_on(error)
-        fix, details = f"repair it; expected {SIGNATURE}", detail_raised(error)
-        raise UserError(f"cannot be made: {describe_raised(error)}", where=where, fix=fix, details=details) from error
 
 
 def _parameters_of(function: Any) -> dict[str, inspect.Parameter]:

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.load_engine import describe_raised, detail_raised, pass_on
-from kgverify.environments.adapters.interfaces import BatchedEnvironment, TensorDictEnvironment, unpack
+from kgverify.environments.adapters.interfaces import BatchedEnvironment, TensorDictEnvironment, ask, unpack
 from kgverify.environments.adapters.spaces import describe_actions
 from kgverify.environments.adapters.spec import EnvironmentSpec, parse_choice
 from kgverify.environments.protocol import (
@@ -125,7 +124,7 @@ class VectorAdapter(Environment):
         overwritten = self._find_overwritten()
         self._held, self._pending = {}, np.zeros_like(overwritten)
         named = {Overwritten.OBSERVATION: observation, **raws}
-        if self._num_choices and isinstance(info, Mapping) and info.get("action_mask") is not None:
+        if self._num_choices and (info or {}).get("action_mask") is not None:
             named[Overwritten.MASK] = info["action_mask"]
         for code, raw in named.items():
             self._hold(code, raw)
@@ -146,6 +145,7 @@ class VectorAdapter(Environment):
 
     def _find_final(self, info: Any, ends: NDArray[np.bool_]) -> tuple[Leaves | None, NDArray[np.bool_]]:
         """Return the observations that ended episodes, and the slots that have one."""
+        info = info or {}
         key = "final_obs" if "final_obs" in info else "final_observation"
         raw, has = info.get(key), np.array(info.get(f"_{key}", ends), np.bool_)
         if raw is None or self.autoreset is not Autoreset.SAME_STEP:
@@ -172,22 +172,12 @@ class VectorAdapter(Environment):
 
     def _ask(self, num: int, function: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, ...]:
         """Call a function of the environment that returns some values. UserError for its exceptions, with their lines."""
-        where = f"{self.name}: {function.__name__}"
-        try:
-            return unpack(function(*given, **named), (num,))
-        except UserError as error:
-            raise UserError(error.message, where=where, fix=error.fix) from None
-        except Exception as error:
-            pass_on(error)
-            seeds = (
-                "; if it cannot take a seed for each slot, declare seeds='run' or seeds='own'"
-                if named.get("seed")
-                else ""
-            )
-            details = detail_raised(error)
-            raise UserError(
-                f"raised {describe_raised(error)}", where=where, fix=f"repair it{seeds}", details=details
-            ) from error
+        seeds = (
+            "; if it cannot take a seed for each slot, declare seeds='run' or seeds='own'" if named.get("seed") else ""
+        )
+        where, fix = f"{self.name}: {function.__name__}", f"repair it{seeds}"
+        returned: tuple[Any, ...] = ask(lambda: unpack(function(*given, **named), num), where, fix)
+        return returned
 
     def _refuse(self, message: str, where: str, fix: str) -> UserError:
         return UserError(message, where=f"{self.name}: {where}", fix=fix)

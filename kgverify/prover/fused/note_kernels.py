@@ -58,7 +58,6 @@ def note_steps_kernel(
     row_base,
     max_depth,
     A,
-    HAS_ATOMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Log a step for each slot that takes one, in any order. row_base: the rows logged before this tick."""
@@ -72,8 +71,7 @@ def note_steps_kernel(
         choice, first = tl.load(decisions.choice + slot), tl.load(row_base) + tl.load(decisions.first + slot)
         true_kind, true_origin = tl.load(work.true_origin_kind + slot), tl.load(work.true_origin + slot)
         mask = lane < 3 * A
-        if HAS_ATOMS:
-            words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
+        words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
         num_before = tl.load(candidates.num + pool_index)
         tl.store(candidates.num + pool_index, num_before + 1)
         if num_before == 0:
@@ -89,14 +87,11 @@ def note_steps_kernel(
         tl.store(log.first + place, first)
         tl.store(log.true_kind + place, true_kind)
         tl.store(log.true_origin + place, true_origin)
-        if HAS_ATOMS:
-            tl.store(log.goal + place * (3 * A) + lane, words, mask=mask)
+        tl.store(log.goal + place * (3 * A) + lane, words, mask=mask)
 
 
 @triton.jit(do_not_specialize=["row_stride", "window", "A"])
-def note_rows_kernel(
-    work, decisions, rows, count, log, row_base, row_stride, window, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
-):
+def note_rows_kernel(work, decisions, rows, count, log, row_base, row_stride, window, A, BLOCK: tl.constexpr):
     """Log the rows of a tick, in order, after the rows of earlier ticks."""
     num = tl.minimum(tl.load(count), window)
     begin = tl.program_id(0) * BLOCK
@@ -110,16 +105,15 @@ def note_rows_kernel(
         tl.store(log.origin_kind + place, kind.to(tl.int8), mask=mask)
         tl.store(log.origin + place, tl.load(work.origin + origin, mask=mask, other=0), mask=mask)
         tl.store(log.score + place, tl.load(rows.score + row, mask=mask, other=0), mask=mask)
-        if HAS_ATOMS:
-            # The words of all rows are adjacent: each lane takes the next word, not the words of one row.
-            to = log.atoms + tl.load(row_base) * (3 * A)
-            word = begin.to(tl.int64) * (3 * A) + tl.arange(0, BLOCK)
-            i = 0
-            while i < 3 * A:
-                is_word = word < num.to(tl.int64) * (3 * A)
-                tl.store(to + word, tl.load(rows.atoms + word, mask=is_word, other=PAD), mask=is_word)
-                word += BLOCK
-                i += 1
+        # The words of all rows are adjacent: each lane takes the next word, not the words of one row.
+        to = log.atoms + tl.load(row_base) * (3 * A)
+        word = begin.to(tl.int64) * (3 * A) + tl.arange(0, BLOCK)
+        i = 0
+        while i < 3 * A:
+            is_word = word < num.to(tl.int64) * (3 * A)
+            tl.store(to + word, tl.load(rows.atoms + word, mask=is_word, other=PAD), mask=is_word)
+            word += BLOCK
+            i += 1
 
 
 @triton.jit(do_not_specialize=["window"])

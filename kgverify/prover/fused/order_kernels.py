@@ -20,7 +20,6 @@ def place_kernel(
     sizes,
     num_places,
     A,
-    HAS_ATOMS: tl.constexpr,
     ATOMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -35,18 +34,17 @@ def place_kernel(
         num_resolvents = tl.load(steps.num_resolvents + number)
         tl.store(order + place, number)
         tl.store(sizes + place, num_resolvents)
-        if HAS_ATOMS:
-            atom = tl.arange(0, ATOMS)
-            predicate = tl.load(steps.goal + (number * A + atom) * 3, mask=atom < A, other=PAD)
-            mask = (lane < num_resolvents) & (tl.load(steps.kind + number) == GOAL)
-            own = rows.atoms + (tl.load(steps.first + number) + lane) * (3 * A)
-            num_atoms = tl.zeros((BLOCK,), tl.int32)
-            i = 0
-            while i < A:
-                num_atoms += (tl.load(own + 3 * i, mask=mask, other=PAD) != PAD).to(tl.int32)
-                i += 1
-            tl.store(sizes + num_places + place, tl.sum((predicate != PAD).to(tl.int32), 0))
-            tl.store(sizes + 2 * num_places + place, tl.sum(num_atoms, 0))
+        atom = tl.arange(0, ATOMS)
+        predicate = tl.load(steps.goal + (number * A + atom) * 3, mask=atom < A, other=PAD)
+        mask = (lane < num_resolvents) & (tl.load(steps.kind + number) == GOAL)
+        own = rows.atoms + (tl.load(steps.first + number) + lane) * (3 * A)
+        num_atoms = tl.zeros((BLOCK,), tl.int32)
+        i = 0
+        while i < A:
+            num_atoms += (tl.load(own + 3 * i, mask=mask, other=PAD) != PAD).to(tl.int32)
+            i += 1
+        tl.store(sizes + num_places + place, tl.sum((predicate != PAD).to(tl.int32), 0))
+        tl.store(sizes + 2 * num_places + place, tl.sum(num_atoms, 0))
         number += tl.num_programs(0)
 
 
@@ -61,7 +59,6 @@ def send_kernel(
     ends,
     num_places,
     A,
-    HAS_ATOMS: tl.constexpr,
     ATOMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -93,27 +90,26 @@ def send_kernel(
         tl.store(sent.outcome + place, tl.load(steps.outcome + number).to(tl.int8))
         num_goal_atoms = tl.load(sizes + num_places + place)
         tl.store(sent.num_goal_atoms + place, num_goal_atoms.to(tl.int16))
+        atom = tl.arange(0, ATOMS)
+        to = sent.goal_atoms + (tl.load(ends + num_places + place) - num_goal_atoms + atom) * 3
+        for k in tl.static_range(3):
+            word = tl.load(steps.goal + (number * A + atom) * 3 + k, mask=atom < num_goal_atoms, other=PAD)
+            tl.store(to + k, word, mask=atom < num_goal_atoms)
+        own = rows.atoms + row * (3 * A)
         num_atoms = tl.zeros((BLOCK,), tl.int32)
-        if HAS_ATOMS:
-            atom = tl.arange(0, ATOMS)
-            to = sent.goal_atoms + (tl.load(ends + num_places + place) - num_goal_atoms + atom) * 3
+        i = 0
+        while i < A:
+            num_atoms += (tl.load(own + 3 * i, mask=is_goal, other=PAD) != PAD).to(tl.int32)
+            i += 1
+        begin = tl.load(ends + 2 * num_places + place) - tl.load(sizes + 2 * num_places + place)
+        to = sent.atoms + (begin + tl.cumsum(num_atoms, 0) - num_atoms) * 3
+        i = 0
+        while i < A:
+            is_atom = i < num_atoms
             for k in tl.static_range(3):
-                word = tl.load(steps.goal + (number * A + atom) * 3 + k, mask=atom < num_goal_atoms, other=PAD)
-                tl.store(to + k, word, mask=atom < num_goal_atoms)
-            own = rows.atoms + row * (3 * A)
-            i = 0
-            while i < A:
-                num_atoms += (tl.load(own + 3 * i, mask=is_goal, other=PAD) != PAD).to(tl.int32)
-                i += 1
-            begin = tl.load(ends + 2 * num_places + place) - tl.load(sizes + 2 * num_places + place)
-            to = sent.atoms + (begin + tl.cumsum(num_atoms, 0) - num_atoms) * 3
-            i = 0
-            while i < A:
-                is_atom = i < num_atoms
-                for k in tl.static_range(3):
-                    tl.store(to + k, tl.load(own + k, mask=is_atom, other=PAD), mask=is_atom)
-                own += 3
-                to += 3
-                i += 1
+                tl.store(to + k, tl.load(own + k, mask=is_atom, other=PAD), mask=is_atom)
+            own += 3
+            to += 3
+            i += 1
         tl.store(sent.num_atoms + at, num_atoms.to(tl.int16), mask=mask)
         place += tl.num_programs(0)

@@ -92,30 +92,27 @@ num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; t
 """
 
 
-def _bytes_of_tick(layout: Layout, *, has_atoms: bool) -> int:
+def _bytes_of_tick(layout: Layout) -> int:
     """Return the bytes that a log needs for a tick, including those for ordering the log before it is copied."""
-    goal_bytes = 2 * 12 * layout.atoms if has_atoms else 0
+    goal_bytes = 2 * 12 * layout.atoms
     return layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
 
 
 def count_least_bytes(layout: Layout) -> int:
-    """Return the bytes of the smallest log of steps with their atoms."""
-    return _LEAST_TICKS * _bytes_of_tick(layout, has_atoms=True)
+    """Return the bytes of the smallest log of steps."""
+    return _LEAST_TICKS * _bytes_of_tick(layout)
 
 
 class StepLog:
     """A log of steps and resolvents, for the number of ticks that fits in the memory.
 
-    memory:    the bytes to use; more if three replays need more
-    has_atoms: also log the atoms of goals and resolvents
+    memory: the bytes to use; more if three replays need more
     """
 
-    def __init__(
-        self, noted: TickBuffers, limits: Limits, layout: Layout, memory: int, *, has_atoms: bool = True
-    ) -> None:
-        self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
+    def __init__(self, noted: TickBuffers, limits: Limits, layout: Layout, memory: int) -> None:
+        self._noted, self._limits, self._layout = noted, limits, layout
         device = noted.num_rows.device
-        num_ticks = max(_LEAST_TICKS, min(_MOST_TICKS, memory // _bytes_of_tick(layout, has_atoms=has_atoms)))
+        num_ticks = max(_LEAST_TICKS, min(_MOST_TICKS, memory // _bytes_of_tick(layout)))
         num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -123,14 +120,13 @@ class StepLog:
 
         columns = {name: empty(num_steps) for name in LoggedSteps._fields}
         columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("pool_index", "first")}
-        self._steps = LoggedSteps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
+        self._steps = LoggedSteps(**columns | {"goal": empty(num_steps, layout.atoms, 3)})
         self._rows = LoggedRows(
             empty(num_rows, dtype=torch.int8),
             empty(num_rows),
             empty(num_rows, dtype=torch.float32),
-            empty(num_rows if has_atoms else 0, layout.atoms, 3),
+            empty(num_rows, layout.atoms, 3),
         )
-        most_atoms = layout.atoms if has_atoms else 0
 
         def flat(level: str, fields: tuple[str, ...], num: int) -> list[Tensor]:
             types = (signed_type(FIELD_OF[f"{level}/{name}"].dtypes[0]) for name in fields[:-1])
@@ -138,7 +134,7 @@ class StepLog:
 
         of_steps = flat("steps", STEP_COLUMNS, num_steps)
         of_resolvents = flat("resolvents", Resolvents._fields, num_steps + num_rows)
-        goal_atoms, atoms = (empty(num * most_atoms, 3) for num in (num_steps, num_rows))
+        goal_atoms, atoms = (empty(num * layout.atoms, 3) for num in (num_steps, num_rows))
         pool_index = empty(num_steps, dtype=torch.int64)
         self._sent = SentColumns(*[pool_index, *of_steps, goal_atoms, *of_resolvents, atoms])
         # A position may be in any slot.
@@ -180,7 +176,6 @@ class StepLog:
                 self._num_rows,
             ),
             (self._limits.max_depth, layout.atoms),
-            HAS_ATOMS=self._has_atoms,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,
         )
@@ -189,7 +184,6 @@ class StepLog:
             triton.cdiv(layout.score_window, _LANES),
             (noted.work, noted.decisions, noted.rows, noted.num_rows, self._rows, self._num_rows),
             (noted.work.origin.shape[1], layout.score_window, layout.atoms),
-            HAS_ATOMS=self._has_atoms,
             BLOCK=_LANES,
         )
         launch_kernel(move_base_kernel, 1, (noted.num_rows, self._num_rows), (layout.score_window,))
@@ -266,7 +260,6 @@ class StepLog:
         sizes.zero_()
         num_programs = min(num_places, _PROGRAMS_PER_PROCESSOR * count_processors(sizes.device))
         options = {
-            "HAS_ATOMS": self._has_atoms,
             "ATOMS": triton.next_power_of_2(MOST_ATOMS),
             "BLOCK": max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
             "num_warps": 1,

@@ -203,7 +203,6 @@ class FusedTicks:
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
         self._noted = TickBuffers(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
-        self._step_logs: dict[bool, StepLog] = {}
         self._loops: dict[tuple[StepLog | DigestLog, ...], TickLoop] = {}
 
     def compile(self) -> None:
@@ -225,23 +224,20 @@ class FusedTicks:
 
     def record_tick(self) -> Chunk | None:
         """Run one tick without recycling. Return the steps that it took, if any."""
-        log = self._step_log(has_atoms=True)
+        log = self._step_log
         log.clear()
         self._decide_(counts_all=True)
         log.note_()
         self._advance_(recycles=False)
         return log.take()
 
-    def record_all(
-        self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
+    def record_all(self, *, has_digests: bool = False) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
         """Run the candidates of the pool to their ends, and record their steps, in order for each candidate.
 
         Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
-        has_atoms:   whether to record the atoms of goals and resolvents
         has_digests: also take digests for `send_digests`
         """
-        log = self._step_log(has_atoms=has_atoms)
+        log = self._step_log
         logs: tuple[StepLog | DigestLog, ...] = (log, *([self._digests] if has_digests else []))
         log.clear()
         num_given = 0
@@ -264,11 +260,10 @@ class FusedTicks:
     def _digests(self) -> DigestLog:
         return DigestLog(self._noted, self._limits, self._layout)
 
-    def _step_log(self, *, has_atoms: bool) -> StepLog:
-        if has_atoms not in self._step_logs:
-            memory = int(_LOG_SHARE * free_memory(self._counters.device))
-            self._step_logs[has_atoms] = StepLog(self._noted, self._limits, self._layout, memory, has_atoms=has_atoms)
-        return self._step_logs[has_atoms]
+    @cached_property
+    def _step_log(self) -> StepLog:
+        memory = int(_LOG_SHARE * free_memory(self._counters.device))
+        return StepLog(self._noted, self._limits, self._layout, memory)
 
     def _run_with(self, *logs: StepLog | DigestLog) -> Iterator[int]:
         """Run the pool, and log every tick in the given logs. Each set of logs has its own captured graph."""

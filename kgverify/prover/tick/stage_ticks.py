@@ -294,13 +294,11 @@ class StageTicks:
         copy_buffers_(self._work, work)
         return taken
 
-    def record_all(
-        self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
+    def record_all(self, *, has_digests: bool = False) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
         """Run the candidates of the pool to their ends, and record their steps, in order for each candidate.
 
-        From time to time, yields the number of candidates that have ended, and copies of steps, always with their
-        atoms. UserError if digests are requested.
+        From time to time, yields the number of candidates that have ended, and copies of steps. UserError if digests
+        are requested.
         """
         self._check(has_digests=has_digests)
         num_ended = num_waiting = 0

@@ -38,7 +38,7 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
     cases = []
     for query, side in (each for each in groups if each in listed):
         failure = _fail(report, found[query, side]) if (query, side) in found else skipped
-        name = f"query {query}, {side}: {names.get((query, side), '')}" if query >= 0 else f"metrics, {side}"
+        name = f"query {query}, {side}: {names.get((query, side), '')}" if query >= 0 else "candidates"
         cases.append(make_case(side, name, failure))
     if left:
         num_failing = sum(each in found for each in left)

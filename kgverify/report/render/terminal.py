@@ -118,11 +118,8 @@ def _render_first_cause(report: ReportContent, first: Divergence, expected: Trac
     where = f" at step {first.step}" if first.step >= 0 else ""
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
-    rows: list[tuple[str | Text, str | Text]] = [
-        ("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
-        if first.query >= 0
-        else ("   metric", first.atom)
-    ]
+    query = f" (query {first.query}, {first.side} side)" if first.query >= 0 else ""
+    rows: list[tuple[str | Text, str | Text]] = [("   candidate", f"{first.candidate}: {first.atom}{query}")]
     # All steps before the first divergence of a candidate agree.
     for each in () if expected is None or first.step < 0 else _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import lru_cache, reduce
 from itertools import chain, islice
 from math import inf
@@ -41,9 +40,6 @@ from kgverify.testing.campaigns.result import (
     Counts,
     FoundDivergence,
     Identity,
-    Known,
-    KnownDivergence,
-    KnownJudgement,
     ReplayedFile,
     Sighting,
     Tally,
@@ -441,7 +437,6 @@ class Campaign:
     seconds: float | None = None
     jobs: int = 1
     is_apart: bool = False
-    known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
     accept_changed: tuple[str, ...] = ()
     shrink_budget: Budget = SHRINK_BUDGET
@@ -469,8 +464,8 @@ class Campaign:
 
 
 @saving_bugs()
-def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
-    """Replay the corpus, try problems until the budget is spent, shrink new divergences, and judge known divergences.
+def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None) -> CampaignResult:
+    """Replay the corpus, try problems until the budget is spent, and shrink new divergences.
 
     After a KeyboardInterrupt, blocks in progress finish, and the result is marked as interrupted; a second one is
     raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
@@ -487,7 +482,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
             run.try_blocks(workers)
             run.keep_found()
             run.shrink_found(workers)
-        return run.summarise(today or date.today())
+        return run.summarise()
 
 
 class _Run:
@@ -693,12 +688,10 @@ class _Run:
             fix="find what ends it, and run again: finished work is kept",
         )
 
-    def summarise(self, today: date) -> CampaignResult:
+    def summarise(self) -> CampaignResult:
         """Return the result of all blocks and of the corpus, both as first replayed and as it is now."""
         campaign, total = self.campaign, self._sum_up()
         divergences = self._list_divergences(total)
-        seen = {each.signature: each.num_problems for each in divergences}
-        replayed = {str(signature) for _, signature, _ in self.replays}
         return CampaignResult(
             **{name: getattr(total, name) for name in Counts.__struct_fields__},
             engine=str(campaign.engine),
@@ -712,14 +705,6 @@ class _Run:
             stages=total.stages,
             classes=total.classes,
             divergences=divergences,
-            known=[
-                KnownJudgement(
-                    **{name: getattr(entry, name) for name in Known.__struct_fields__},
-                    status=entry.judge(seen, replayed, total.num_problems, today),
-                    num_problems=seen.get(entry.signature, 0),
-                )
-                for entry in campaign.known
-            ],
             minimum=dict(campaign.minimum),
             notes=[
                 *(f"all problems are tried again: {each}" for each in self._log.changed),
@@ -743,7 +728,6 @@ class _Run:
     def _list_divergences(self, total: Tried) -> list[FoundDivergence]:
         """Return each divergence of the problems or of the corpus, with its reproducer."""
         seen_in = {each.signature: each for each in total.sightings}
-        allowed = {entry.signature for entry in self.campaign.known}
         gone = {path for path, signature, found in self.replays if found != signature}
         made_of = dict(self.corpus.reproducers())
         # A file that still shows the divergence in its name comes before a file that now shows another.
@@ -754,7 +738,6 @@ class _Run:
             sighting = seen_in.get(signature, Sighting(signature=signature, index=-1))
             path = path_of.get(signature)
             each = describe_signature(signature, path, None if path is None else made_of[path])
-            each.is_new = str(signature) not in allowed
             each.num_problems, each.first = sighting.count, sighting.index
             divergences.append(each)
         return divergences

@@ -7,8 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from datetime import date
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -18,9 +16,8 @@ from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError, count_of, cut_middle
+from kgverify.errors import count_of, cut_middle
 from kgverify.escaping import ShownAsText, make_visible
-from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
 from kgverify.graphs.graph import GraphFile, GraphFiles
 from kgverify.program.limits import OURS, Dialect
@@ -220,91 +217,6 @@ def mark_shrunk(reproducer: Reproducer) -> Reproducer:
     return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
 
 
-WITHIN: Final = 10_000
-"""The default number of problems after which a known divergence that did not occur counts as gone."""
-
-
-class KnownStatus(StrEnum):
-    """The status of a known divergence; EXPIRED and GONE fail a campaign.
-
-    OCCURS:     it occurs and is allowed
-    EXPIRED:    its last day has passed, whether it occurs or not
-    GONE:       it no longer occurs
-    NOT_JUDGED: too few problems were tried, and no reproducer of it was replayed
-    """
-
-    OCCURS = "occurs"
-    EXPIRED = "expired"
-    GONE = "gone"
-    NOT_JUDGED = "not judged"
-
-
-class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A divergence that is allowed for now.
-
-    signature: as `kgverify fuzz` and `kgverify replay` print it
-    issue:     the place where it is tracked
-    reason:    why it is tolerated for now
-    expires:   the last day on which it is tolerated
-    """
-
-    signature: str
-    issue: str
-    reason: str
-    expires: date
-
-
-class KnownDivergence(Known, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of the file.
-
-    within: the number of problems within which it certainly occurs
-    """
-
-    within: int = WITHIN
-
-    def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
-        """Return the status of the divergence.
-
-        seen:         the signatures that occurred, in generated problems or in a reproducer
-        replayed:     the signatures of the reproducers that were run again
-        num_problems: the number of problems generated and compared
-        """
-        if today > self.expires:
-            return KnownStatus.EXPIRED
-        if self.signature in seen:
-            return KnownStatus.OCCURS
-        is_judged = self.signature in replayed or num_problems >= self.within
-        return KnownStatus.GONE if is_judged else KnownStatus.NOT_JUDGED
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    known: list[KnownDivergence] = []
-
-
-def read_known(path: Path) -> tuple[KnownDivergence, ...]:
-    """Read the entries of a file. UserError if it cannot be read, is not valid, or repeats a signature."""
-    where = str(path)
-    data = read_toml(path, purpose="a TOML file of known divergences", fix="write [[known]] entries")
-    try:
-        known = msgspec.convert(data, _File).known
-    except msgspec.ValidationError as error:
-        raise UserError(
-            str(error), where=where, fix="give each [[known]] entry signature, issue, reason and expires = YYYY-MM-DD"
-        ) from None
-    seen = set()
-    for number, entry in enumerate(known, 1):
-        location = f"{where}: entry {number}"
-        for name in ("signature", "issue", "reason"):
-            if not getattr(entry, name).strip():
-                raise UserError(f"its {name} is empty", where=location, fix=f"say its {name}")
-        if entry.within < 1:
-            raise UserError(f"expected within of 1 or more, found {entry.within}", where=location, fix="leave it out")
-        if entry.signature in seen:
-            raise UserError(f"{entry.signature!r} is there twice", where=location, fix="leave one of the two")
-        seen.add(entry.signature)
-    return tuple(known)
-
-
 _MOST_LISTED: Final = 20
 """The largest number of divergences that are shown; the corpus and the JSON contain all of them."""
 _MOST_LINES: Final = 12
@@ -336,7 +248,6 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     """A divergence, as `kgverify shrink` writes it, or `kgverify fuzz` once for all problems that show it.
 
     code:         the stable code of its kind: docs/verdicts.md has a section for each
-    is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
     first:        the index of the first such problem in the seed's sequence; -1 without such a problem
     file:         its reproducer; empty without a corpus, and if only several problems in one run show it
@@ -348,7 +259,6 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     signature: str
     stage: str
     kind: str
-    is_new: bool = True
     code: str = ""
     num_problems: int = 0
     first: int = -1
@@ -370,18 +280,6 @@ def describe_signature(
         found.file, found.size, found.is_shrunk = str(path), made.problem.size, is_shrunk(made)
         found.program, found.neighbour, found.message = str(made.problem), made.neighbour, made.message
     return found
-
-
-class KnownJudgement(Known, frozen=True, kw_only=True):
-    """An entry of the file of known divergences with its status, and the number of problems that show it."""
-
-    status: KnownStatus
-    num_problems: int
-
-    @property
-    def fails(self) -> bool:
-        """True if the campaign fails because of it."""
-        return self.status in (KnownStatus.EXPIRED, KnownStatus.GONE)
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
@@ -416,18 +314,12 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
     stages: dict[str, int]
     classes: dict[str, int]
     divergences: list[FoundDivergence]
-    known: list[KnownJudgement]
     replays: list[ReplayedFile]
     minimum: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
     dialect: Dialect = OURS
     graph: GraphFiles | None = None
     stopped: str = ""
-
-    @property
-    def new(self) -> list[FoundDivergence]:
-        """The divergences that are not known."""
-        return [each for each in self.divergences if each.is_new]
 
     @property
     def is_vacuous(self) -> bool:
@@ -449,14 +341,14 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """DIVERGE if a divergence is new or contradicts its entry as known, INCONCLUSIVE if too little was exercised."""
-        if self.new or any(each.fails for each in self.known):
+        """DIVERGE if a divergence was found, INCONCLUSIVE if too little was exercised."""
+        if self.divergences:
             return Verdict.DIVERGE
         return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
 
     @property
     def is_passed(self) -> bool:
-        """True if enough was exercised, nothing is new, and each known divergence agrees with its entry."""
+        """True if enough was exercised and nothing diverges."""
         return self.verdict is Verdict.AGREE
 
     def __str__(self) -> str:
@@ -472,28 +364,17 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
     so_far = " SO FAR" if result.is_interrupted else ""
     yield f"{_headline(result)}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
     yield from (f"   {title:<12}{text}" for title, text in _list_rows(result) if text)
-    for entry in result.known:
-        if entry.status is KnownStatus.EXPIRED:
-            yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
-            yield "   fix: repair it, or review its entry and give it another day"
-        elif entry.status is KnownStatus.GONE:
-            yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
-            yield "   fix: it no longer occurs: take it out of the file"
-    new, known = result.new, [each for each in result.divergences if not each.is_new]
-    if known:
-        yield f"   known       {count_of(len(known), 'divergence')}"
-        yield from (f"{'':17}{each.signature}   in {count_of(each.num_problems, 'problem')}" for each in known)
-    for each in new[:_MOST_LISTED]:
+    for each in result.divergences[:_MOST_LISTED]:
         yield ""
         yield from _describe_divergence(each, replay)
-    if len(new) > _MOST_LISTED:
+    if len(result.divergences) > _MOST_LISTED:
         yield ""
-        yield f"{len(new) - _MOST_LISTED:,} more in the corpus"
+        yield f"{len(result.divergences) - _MOST_LISTED:,} more in the corpus"
 
 
 def _headline(result: CampaignResult) -> str:
     if result.verdict is Verdict.DIVERGE:
-        return count_of(len(result.new), "NEW DIVERGENCE") if result.new else "KNOWN DIVERGENCES TO REVIEW"
+        return count_of(len(result.divergences), "NEW DIVERGENCE")
     return "NOTHING NEW" if result.is_passed else "INCONCLUSIVE"
 
 

@@ -63,7 +63,7 @@ class Problem:
     Example:
         >>> import kgverify as kv
         >>> result = kv.fuzz(kv.Evaluator(faults="last-fact-lost"), examples=40, corpus="corpus")
-        >>> problem = kv.replay(result.new[0].file).reproducer.problem
+        >>> problem = kv.replay(result.divergences[0].file).reproducer.problem
         >>> type(problem) is kv.Problem, len(problem.facts)
         (True, 1)
     """

@@ -37,7 +37,7 @@ from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import UNFINISHED, WHOLE, CheckReport, check_trace
 from kgverify.trace.model.codec import lower_arrays
 from kgverify.trace.model.schema import Arrays, Packing, TraceLevel, packing_of, parse_level
-from kgverify.trace.model.trace import Rebuild, Trace
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.writer import encode_trace
@@ -243,16 +243,14 @@ def convert_trace(
     level: TraceLevel | None = None,
     *,
     is_archived: bool = False,
-    rebuild: Rebuild | None = None,
     overwrites: bool = True,
 ) -> Conversion:
     """Write a copy of a trace at `target`, in another form; convert a folder shard by shard.
 
-    level:   the level of the target; None for that of the source
-    rebuild: a function that restores the goals, to raise a compact trace to level `steps`
+    level:      the level of the target; None for that of the source
     overwrites: replace an existing trace at `target`
 
-    Data that the format does not name are left out. UserError for a trace that cannot be read, or cannot be raised to the
+    Data that the format does not name are left out. UserError for a trace that cannot be read, or is of a lower
     level; nothing appears at `target` then.
     """
     with lock_trace(target, overwrites=overwrites), explained(target, kept="the source is unchanged"):
@@ -262,7 +260,7 @@ def convert_trace(
         shards: list[Shard] = []
         with new_trace(target) if manifest is None else new_folder(target) as place:
             for file, trace in TraceFile(source, is_lazy=True).load_parts():
-                arrays, packing = _convert(trace, level, is_archived, rebuild)
+                arrays, packing = _convert(trace, level, is_archived)
                 path = place if manifest is None else place / file.path.name
                 creator = trace.header.creator or f"kgverify {__version__}"
                 checksum = write_arrays(path, arrays | file.read_group("shard/"), creator, packing)
@@ -280,20 +278,15 @@ def convert_trace(
     )
 
 
-def _convert(
-    trace: Trace, level: TraceLevel | None, is_archived: bool, rebuild: Rebuild | None
-) -> tuple[Arrays, Packing]:
+def _convert(trace: Trace, level: TraceLevel | None, is_archived: bool) -> tuple[Arrays, Packing]:
     """Return the datasets of a trace at another level, and how they are packed."""
     own = parse_level(trace.header.level, trace.source)
     level = level or own
     order = list(TraceLevel)
     if order.index(level) > order.index(own):
-        if own is not TraceLevel.COMPACT or level is not TraceLevel.STEPS or rebuild is None:
-            raise UserError(
-                f"the trace is of level {own.value!r}; the data that it left out cannot be restored at level"
-                f" {level.value!r}",
-                where=trace.source,
-                fix="record it again at that level",
-            )
-        trace = rebuild(trace)
+        raise UserError(
+            f"the trace is of level {own.value!r}; the data that it left out cannot be restored at level {level.value!r}",
+            where=trace.source,
+            fix="record it again at that level",
+        )
     return lower_arrays(encode_trace(trace), level), packing_of(level, is_archived=is_archived)

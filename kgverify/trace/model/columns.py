@@ -215,8 +215,6 @@ def _optional(path: str, dtype: str, stage: Stage, **facts: Any) -> Column:
     return column(path, dtype, is_required=False, stage=stage, **facts)
 
 
-_STEPS: Final = TraceLevel.STEPS
-
 KNOWLEDGE_GRAPH: Final = Schema(
     FORMAT,
     Columns,
@@ -227,21 +225,21 @@ KNOWLEDGE_GRAPH: Final = Schema(
         column("candidates/num_steps", "<u4", counts="steps", stage=Stage.RECYCLE),
         _optional("candidates/outcome", "<i1", Stage.FINISH, codes=Outcome),
         _optional("candidates/is_limited", "<u1", Stage.LIMIT),
-        _optional("candidates/log_probability", "<f8", Stage.FINISH, rule=EqualityRule.SUM, level=TraceLevel.COMPACT),
+        _optional("candidates/log_probability", "<f8", Stage.FINISH, rule=EqualityRule.SUM, level=TraceLevel.STEPS),
         _optional("steps/depth", "<u2", Stage.ADVANCE),
-        column("steps/num_atoms", "<u2", counts="steps/goal_atoms", stage=Stage.ADVANCE, level=_STEPS),
+        column("steps/num_atoms", "<u2", counts="steps/goal_atoms", stage=Stage.ADVANCE),
         column("steps/num_resolvents", "<u4", counts="resolvents", stage=Stage.RESOLVE),
         _optional("steps/dropped_atoms", "<u4", Stage.LIMIT),
         _optional("steps/dropped_resolvents", "<u4", Stage.LIMIT),
         _optional("steps/choice", "<i4", Stage.CHOOSE),
         _optional("steps/outcome", "<i1", Stage.FINISH, codes=Outcome),
-        column("steps/goal_atoms", "<i4*3", rows="steps/goal_atoms", stage=Stage.ADVANCE, level=_STEPS),
+        column("steps/goal_atoms", "<i4*3", rows="steps/goal_atoms", stage=Stage.ADVANCE),
         column("resolvents/kind", "<u1", stage=Stage.RESOLVE, codes=GoalKind),
-        column("resolvents/num_atoms", "<u2", counts="resolvents/atoms", stage=Stage.RESOLVE, level=_STEPS),
+        column("resolvents/num_atoms", "<u2", counts="resolvents/atoms", stage=Stage.RESOLVE),
         _optional("resolvents/origin_kind", "<u1", Stage.MATCH_RULES, codes=Origin, is_digested=False),
         _optional("resolvents/origin", "<i4", Stage.MATCH_RULES, is_digested=False),
         _optional("resolvents/score", "<f4 <f8", Stage.SCORE, rule=EqualityRule.SCORE),
-        column("resolvents/atoms", "<i4*3", rows="resolvents/atoms", stage=Stage.RESOLVE, level=_STEPS),
+        column("resolvents/atoms", "<i4*3", rows="resolvents/atoms", stage=Stage.RESOLVE),
         *_STAGES,
     ),
     stages=STEP_STAGES,

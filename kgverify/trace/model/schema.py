@@ -32,20 +32,18 @@ class TraceLevel(StrEnum):
     """The level of a trace: how much it keeps, from the least to the most.
 
     digests: the candidates, and one digest of each step
-    compact: also the clause, kind and score of each resolvent, and the counts; goals can be rebuilt from the program
-    steps:   also the atoms of goals and resolvents
+    steps:   also the goals, resolvents, scores and choices of the steps
     deep:    also the output of each stage of each step
     """
 
     DIGESTS = "digests"
-    COMPACT = "compact"
     STEPS = "steps"
     DEEP = "deep"
 
 
 _LEVELS: Final = tuple(TraceLevel)
 
-LevelName: TypeAlias = Literal["digests", "compact", "steps", "deep"]
+LevelName: TypeAlias = Literal["digests", "steps", "deep"]
 """The name of a level."""
 
 
@@ -70,7 +68,7 @@ def parse_level(text: str, where: str) -> TraceLevel:
 
 def has_goals(level: str) -> bool:
     """Return whether a trace of this level holds the atoms of its goals, so that digests can be computed from it."""
-    return level not in (TraceLevel.DIGESTS, TraceLevel.COMPACT)
+    return level != TraceLevel.DIGESTS
 
 
 def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
@@ -148,7 +146,7 @@ def column(path: str, dtype: str, *, is_required: bool = True, rows: str = "", *
     group = path.partition("/")[0]
     dtypes, _, width = dtype.partition("*")
     facts.setdefault("is_digested", facts.get("rule", EqualityRule.EQUAL) is EqualityRule.EQUAL)
-    facts.setdefault("level", TraceLevel.COMPACT if group in ("steps", "resolvents") else TraceLevel.DIGESTS)
+    facts.setdefault("level", TraceLevel.STEPS if group in ("steps", "resolvents") else TraceLevel.DIGESTS)
     return Column(path, tuple(dtypes.split()), int(width or 0), is_required, rows or group, **facts)
 
 

@@ -1,6 +1,5 @@
 """A trace in memory: header, names, columns and digests."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,7 +69,3 @@ class Trace:
 def describe_trace(source: str, header: Header, num_candidates: int, num_steps: int) -> str:
     """Describe a trace in one line: its path, its engine, and its size."""
     return f"{make_visible(source)}: {make_visible(header.engine.name)}, {num_candidates:,} candidates, {num_steps:,} steps"
-
-
-Rebuild = Callable[[Trace], Trace]
-"""A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""

@@ -227,7 +227,7 @@ class Clauses:
 
     facts:      int32 [F, 3]  the facts; resolvents name them by their index
     fact_lines: int32 [F]     their lines in the facts' file
-    rules:      the rules, from which goals are rebuilt if the level leaves them out
+    rules:      the rules, which resolvents name by their index
     """
 
     facts: NDArray[np.int32] | None = None

@@ -1,0 +1,539 @@
+"""Losses, gradients and updates of weights in float64, the effect of rounding on them, and mistakes that are made in them."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from kgverify.torch.arithmetic import other_arithmetic
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+Mistakes: TypeAlias = Iterable[tuple[str, Tensors]]
+
+NUM_DRAWS: Final = 8
+MARGIN: Final = 16.0
+"""The ratio of a bound to the root mean square of the changes that random rounding errors make.
+
+The root of 8 squares is smaller than a third of its mean in 1 of 10,000 cases. The bound is then still 5 standard deviations.
+"""
+RECORDED: Final = ("old_log_probability", "old_value", "advantage", "returns")
+
+
+class Rows(NamedTuple):
+    """The rows of a minibatch.
+
+    log_probability, value, entropy: float64 [B]  by the weights before the step, with their graph
+    old_log_probability, old_value, advantage, returns: float64 [B]  as recorded
+    is_valid: bool [B]   the rows that count
+    whole:    the recorded columns and `is_valid` of the whole buffer, [T·N] each
+    chosen:   int64 [B]  the rows of the minibatch among them
+    shape:    T and N
+    """
+
+    log_probability: Tensor
+    value: Tensor
+    entropy: Tensor
+    old_log_probability: Tensor
+    old_value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    is_valid: Tensor
+    whole: Tensors
+    chosen: Tensor
+    shape: tuple[int, int]
+
+
+class Stage(NamedTuple):
+    """The numbers of a stage, to be compared.
+
+    name:      `choose`, `loss`, `gradient` or `update`
+    minibatch: the number of the step; None if the numbers are [T, N]
+    expected, bounds, actual: the numbers by name, with bounds on their rounding errors
+    mistakes:  yields the numbers that a mistake gives, with the mistake in words: "computed" + words
+    null:      the numbers without any effect; 0 if None
+    """
+
+    name: str
+    minibatch: int | None
+    expected: Mapping[str, Any]
+    bounds: Mapping[str, Any]
+    actual: Mapping[str, Any]
+    mistakes: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]]
+    null: Mapping[str, Any] | None = None
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return an array or a tensor as one on the CPU; float64 if its numbers are floats."""
+    tensor = torch.as_tensor(value).detach().cpu().clone()
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def as_tensors(values: Any) -> dict[str, Tensor]:
+    """Return the float64 tensors of a mapping, without those that are None."""
+    return {name: as_tensor(each).double() for name, each in (values or {}).items() if each is not None}
+
+
+def measure(compute: Callable[[int], Tensors], unit: float) -> tuple[Tensors, Tensors]:
+    """Return the numbers that a function computes, and bounds on their rounding errors, by name.
+
+    compute: a function of the number of the draw, 0 for exact arithmetic, that returns the same shapes each time
+    unit:    the unit roundoff of the type
+    """
+    exact = {name: each.detach().clone() for name, each in compute(0).items()}
+    squares = {name: torch.zeros_like(each) for name, each in exact.items()}
+    for seed in range(1, NUM_DRAWS + 1):
+        with other_arithmetic(unit, seed), torch.enable_grad():
+            drawn = compute(seed)
+        for name, each in drawn.items():
+            squares[name] += (each.detach() - exact[name]).square() / NUM_DRAWS
+    # A single number may have been lucky; the other numbers of its tensor went through the same operations.
+    common = {name: torch.maximum(each, each.mean()).sqrt() for name, each in squares.items()}
+    return exact, {name: MARGIN * each + 2 * unit * exact[name].abs() for name, each in common.items()}
+
+
+class Training:
+    """The steps of an optimizer on a buffer, computed again with a float64 copy of the policy on the CPU.
+
+    buffer, theirs: as `kgverify.verify_update` takes them
+    recorded:  float64 [T, N]  the columns `RECORDED` and `is_valid`
+    evaluate:  a function of (module, observation, action, mask) -> log-probability, value, entropy
+    find_unit: a function of a stage and some arrays that returns the unit roundoff of their type
+    """
+
+    def __init__(
+        self, buffer: Any, theirs: Any, recorded: Any, algorithm: Any, policy: Any, evaluate: Any, find_unit: Any
+    ) -> None:
+        self._buffer, self._theirs, self._algorithm, self._evaluate = buffer, theirs, algorithm, evaluate
+        self._module = copy.deepcopy(policy).cpu().double()
+        self._weights = dict(self._module.named_parameters())
+        self.shape: Any = tuple(recorded["is_valid"].shape)
+        self._find_unit = partial(find_unit, arrays=[buffer["value"], *policy.parameters()])
+        self._whole = {name: torch.as_tensor(each).reshape(-1) for name, each in recorded.items()}
+        self._rows = torch.arange(self._whole["is_valid"].numel())
+        axes = as_tensor(buffer["reward"]).dim()
+
+        def flatten(value: Any) -> Tensor:
+            tensor = as_tensor(value)
+            return tensor.reshape(len(self._rows), *tensor.shape[axes:])
+
+        inputs = [buffer.get(name) for name in ("observation", "action", "mask")]
+        self._inputs = [None if each is None else tree_map(flatten, each) for each in inputs]
+        earlier = [as_tensors(each) for each in theirs.get("earlier_parameters", ())]
+        self._earlier = [(f"the weights of {i} updates before", each) for i, each in enumerate(earlier[::-1], 1)]
+        state = {name: as_tensors(each) for name, each in (theirs.get("optimizer_state") or {}).items()}
+        self._states = [{name: dict(state.get(name, {})) for name in self._weights} for _ in range(NUM_DRAWS + 1)]
+
+    def _load(self, values: Tensors) -> None:
+        with torch.no_grad():
+            for name, each in values.items():
+                self._weights[name].copy_(each)
+
+    def _run(self, chosen: Tensor, use_mask: bool = True) -> tuple[Tensor, ...]:
+        """Return log-probability, value and entropy of some rows; entropy 0 if the policy has none."""
+        inputs = [None if each is None else tree_map(lambda leaf: leaf[chosen], each) for each in self._inputs]
+        found = self._evaluate(self._module, *inputs[:2], inputs[2] if use_mask else None)
+        return tuple(torch.zeros(len(chosen)).double() if each is None else each.reshape(-1) for each in found)
+
+    def _differentiate(self, total: Tensor) -> dict[str, Tensor]:
+        found = torch.autograd.grad(
+            total, [*self._weights.values()], retain_graph=True, materialize_grads=True, allow_unused=True
+        )
+        return dict(zip(self._weights, found, strict=True))
+
+    def list_stages(self) -> Iterator[Stage]:
+        """Yield the choices in the buffer, and then the losses, gradients and weights of each step."""
+        batches = self._theirs.get("minibatches", [self._theirs])
+        weights = {name: each.detach().clone() for name, each in self._weights.items()}
+        yield self._find_choices(batches)
+        gradients: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            given = {
+                name: as_tensors(batch.get(name)) for name in ("losses", "gradients", "scaled_gradients", "parameters")
+            }
+            self._load(weights)
+            yield from self._find_losses(number, batch, given, gradients)
+            gradients, scaled = given["gradients"], given["scaled_gradients"]
+            if gradients.keys() >= weights.keys() or scaled.keys() >= weights.keys():
+                yield from self._find_update(number, batch, given, weights)
+            self._earlier.insert(0, ("the weights before the previous step", weights))
+            if not given["parameters"].keys() >= weights.keys():
+                break
+            weights = weights | given["parameters"]
+
+    def _find_choices(self, batches: Any) -> Stage:
+        """Return the log-probabilities and values by the policy before the update."""
+        rows, shape, now = self._rows, self.shape, {name: each.detach().clone() for name, each in self._weights.items()}
+
+        def compute(seed: int, chosen: Tensor = rows, use_mask: bool = True) -> dict[str, Tensor]:
+            found = self._run(chosen, use_mask)
+            return {name: each.reshape(shape) for name, each in zip(("log_probability", "value"), found, strict=False)}
+
+        def list_mistakes() -> Mistakes:
+            after = [as_tensors(each.get("parameters")) for each in batches]
+            for words, other in [
+                *self._earlier,
+                *((f"the weights after minibatch {i}", each) for i, each in enumerate(after)),
+            ]:
+                self._load(other)
+                yield f"with {words}", compute(0)
+            self._load(now)
+            for words, by in (
+                ("next step", shape[1]),
+                ("previous step", -shape[1]),
+                ("next slot", 1),
+                ("previous slot", -1),
+            ):
+                yield f"with the observation and action of the {words}", compute(0, (rows + by) % len(rows))
+            yield "without the mask", compute(0, use_mask=False)
+            right = compute(0)
+            yield "as a probability", right | {"log_probability": right["log_probability"].exp()}
+
+        unit = self._find_unit("choose", self._buffer.get("log_probability"))
+        expected, bounds = measure(compute, unit)
+        valid = self._whole["is_valid"].reshape(shape)
+        # An array that is not given is NaN.
+        actual = {name: self._whole[f"old_{name}"].reshape(shape) for name in expected}
+        known = {
+            name: torch.where(valid & ~actual[name].isnan().all(), each, torch.nan) for name, each in expected.items()
+        }
+        return Stage("choose", None, known, bounds, actual, list_mistakes)
+
+    def _find_losses(self, number: int, batch: Any, given: Any, before: Tensors) -> Iterator[Stage]:
+        """Yield the terms of the loss and the gradients of a step."""
+        algorithm, losses, gradients = self._algorithm, given["losses"], given["gradients"]
+        chosen = self._rows if batch.get("index") is None else torch.as_tensor(batch["index"]).long().reshape(-1)
+
+        def evaluate() -> Rows:
+            recorded = {name: each[chosen] for name, each in self._whole.items()}
+            recorded |= dict(zip(("log_probability", "value", "entropy"), self._run(chosen), strict=True))
+            return Rows(whole=self._whole, chosen=chosen, shape=self.shape, **recorded)
+
+        def compute(seed: int) -> dict[str, Tensor]:
+            terms = compute_losses(algorithm, evaluate())
+            return terms | self._differentiate(terms["total"])
+
+        expected, bounds = measure(compute, self._find_unit("loss", *(batch.get("losses") or {}).values()))
+        self._find_unit("gradient", *(batch.get("losses") or {}).values())
+        rows = evaluate()
+
+        for name in (each for each in ("policy", "value", "entropy", "total") if each in losses):
+            one = {name: expected[name]}
+            if len(losses) == 4:
+                one = {name: (losses | {"total": total_of(algorithm, losses)})[name]} if name == "total" else one
+            yield Stage("loss", number, one, bounds, losses, partial(list_loss_mistakes, algorithm, rows))
+        known = {name: expected[name] for name in gradients}
+        yield Stage("gradient", number, known, bounds, gradients, partial(self._list_gradients, rows, known, before))
+        right = {name: expected[name] for name in self._weights}
+        if given["scaled_gradients"]:
+            used = gradients if gradients.keys() >= right.keys() else right
+            scaled, rounding = measure(lambda seed: scale_down(algorithm, used), self._find_unit("gradient"))
+            rounding = (
+                rounding if used is gradients else {name: each + 2 * bounds[name] for name, each in rounding.items()}
+            )
+            actual = given["scaled_gradients"]
+            mistakes = partial(_list_scaled, algorithm, used)
+            yield Stage("gradient", number, {name: scaled[name] for name in actual}, rounding, actual, mistakes)
+
+    def _list_gradients(self, rows: Rows, right: Tensors, before: Tensors) -> Mistakes:
+        """Yield the gradients that a mistake gives."""
+        if before:
+            yield (
+                "with those of the previous minibatch added: they were not set to zero",
+                {n: right[n] + before[n] for n in right},
+            )
+            yield "in the previous minibatch", before
+        yield from _list_scaled(self._algorithm, right)
+        for words, factor in _list_factors(rows):
+            yield words, {name: factor * each for name, each in right.items()}
+        for words, terms in list_loss_mistakes(self._algorithm, rows):
+            if terms["total"].requires_grad:
+                yield f"of the loss {words}", self._differentiate(terms["total"])
+        now = {name: each.detach().clone() for name, each in self._weights.items()}
+        for words, other in self._earlier:
+            self._load(other)
+            log_probability, value, entropy = self._run(rows.chosen)
+            stale = rows._replace(log_probability=log_probability, value=value, entropy=entropy)
+            terms = compute_losses(self._algorithm, stale)
+            yield f"with {words}", self._differentiate(terms["total"])
+        self._load(now)
+
+    def _find_update(self, number: int, batch: Any, given: Any, weights: dict[str, Tensor]) -> Iterator[Stage]:
+        """Yield the weights after a step from their gradients."""
+        algorithm, actual, raw, scaled = (
+            self._algorithm,
+            given["parameters"],
+            given["gradients"],
+            given["scaled_gradients"],
+        )
+        rule = algorithm.optimizer
+        if rule is None or not actual:
+            return
+        before = {name: dict(each) for name, each in self._states[0].items()}
+
+        def compute(seed: int) -> dict[str, Tensor]:
+            return take_step(rule, weights, scaled or scale_down(algorithm, raw), self._states[seed])
+
+        expected, bounds = measure(compute, self._find_unit("update", *batch["parameters"].values()))
+        used = scaled or scale_down(algorithm, raw)
+        mistakes = partial(list_update_mistakes, algorithm, weights, raw or scaled, used, before, self._earlier)
+        yield Stage("update", number, {name: expected[name] for name in actual}, bounds, actual, mistakes, weights)
+
+
+def compute_losses(algorithm: Any, rows: Rows) -> dict[str, Tensor]:
+    """Return the terms `policy`, `value`, `entropy` and `total` of an algorithm's loss."""
+    advantage, keep, clip = rows.advantage, rows.is_valid, algorithm.clip
+    if algorithm.normalize_advantages != "never":
+        whole = rows.whole["advantage"][rows.whole["is_valid"]]
+        over = whole if algorithm.normalize_advantages == "buffer" else advantage[keep]
+        spread = ((over - over.mean()).square().sum() / max(over.numel() - algorithm.normalize_ddof, 1)).sqrt()
+        advantage = (advantage - over.mean()) / (spread + algorithm.normalize_eps)
+    surrogate = rows.log_probability * advantage
+    if clip is not None:
+        ratio = (rows.log_probability - rows.old_log_probability).exp()
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    error = (rows.value - rows.returns).square()
+    if algorithm.value_clip is not None:
+        moved = (rows.value - rows.old_value).clamp(-algorithm.value_clip, algorithm.value_clip)
+        clipped = (rows.old_value + moved - rows.returns).square()
+        error = torch.maximum(error, clipped) if algorithm.value_clip_larger else clipped
+    reduce = torch.mean if algorithm.reduction == "mean" else torch.sum
+    policy, value, entropy = (reduce(each[..., keep]) for each in (surrogate, error, rows.entropy))
+    return _add_up(algorithm, {"policy": -policy, "value": algorithm.value_scale * value, "entropy": entropy})
+
+
+def total_of(algorithm: Any, terms: Tensors) -> Tensor:
+    """Return the total of the terms of a loss."""
+    bonus = algorithm.entropy_coefficient * terms["entropy"]
+    total: Tensor = terms["policy"] + algorithm.value_coefficient * terms["value"] - bonus
+    return total
+
+
+def _add_up(algorithm: Any, terms: Tensors, **others: Tensor) -> dict[str, Tensor]:
+    changed = {**terms, **others}
+    return changed | {"total": total_of(algorithm, changed)}
+
+
+def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
+    """Yield the terms that a mistake gives: of a field of the algorithm, a column of the rows, or a term."""
+    value, entropy, right = algorithm.value_coefficient, algorithm.entropy_coefficient, compute_losses(algorithm, rows)
+    changes: dict[str, dict[str, Any]] = {
+        "with the sign of the entropy bonus exchanged": {"entropy_coefficient": -entropy},
+        "without the entropy bonus": {"entropy_coefficient": 0.0},
+        "with an entropy coefficient of 1": {"entropy_coefficient": 1.0},
+        "with the two coefficients exchanged": {"value_coefficient": entropy, "entropy_coefficient": value},
+        "with half the value coefficient": {"value_coefficient": value / 2},
+        "with twice the value coefficient": {"value_coefficient": value * 2},
+        "with a value coefficient of 1": {"value_coefficient": 1.0},
+        "without the value loss": {"value_coefficient": 0.0},
+        "with the sign of the value loss exchanged": {"value_coefficient": -value},
+        "with the value loss halved": {"value_scale": algorithm.value_scale / 2},
+        "with the value loss doubled": {"value_scale": algorithm.value_scale * 2},
+        "with advantages normalised over the minibatch": {"normalize_advantages": "minibatch"},
+        "with advantages normalised over the whole buffer": {"normalize_advantages": "buffer"},
+        "with advantages not normalised": {"normalize_advantages": "never"},
+        "with the other divisor in the deviation of advantages": {
+            "normalize_ddof": 1 - min(1, algorithm.normalize_ddof)
+        },
+        "with the sum over rows in place of the mean": {"reduction": "sum"},
+        "with the mean over rows in place of the sum": {"reduction": "mean"},
+        "without the value clip": {"value_clip": None},
+        "with the clip of the ratio as value clip": {"value_clip": algorithm.clip},
+        "with a value clip of 1e-8": {"value_clip": 1e-8},
+        "with only the clipped value loss": {"value_clip_larger": False},
+    }
+    if algorithm.clip is not None:
+        changes["without clipping the ratio"] = {"clip": math.inf}
+        changes["with log-probabilities in place of the ratio"] = {"clip": None}
+        changes["with a clip of the ratio by the value clip"] = {"clip": algorithm.value_clip}
+    for words, change in changes.items():
+        yield words, compute_losses(replace(algorithm, **change), rows)
+    for words, columns in _list_columns(rows):
+        yield words, compute_losses(algorithm, rows._replace(**columns))
+    opposite = compute_losses(algorithm, rows._replace(advantage=-rows.advantage))
+    yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=-opposite["policy"])
+    if algorithm.clip is not None:
+        ratio = (rows.log_probability - rows.old_log_probability).exp()
+        plain = replace(algorithm, clip=None)
+        for words, factor in (
+            ("with only the clipped surrogate", ratio.clamp(1 - algorithm.clip, 1 + algorithm.clip)),
+            ("with the difference of log-probabilities in place of the ratio", ratio.log()),
+        ):
+            yield words, compute_losses(plain, rows._replace(log_probability=factor))
+    huber = torch.nn.functional.smooth_l1_loss(rows.value, rows.returns, reduction=algorithm.reduction)
+    yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
+    yield "with the halved smooth L1 loss of values", _add_up(algorithm, right, value=huber / 2)
+    for name in ("policy", "value", "entropy"):
+        for words, size in _list_factors(rows):
+            yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: size * right[name]})
+
+
+def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield mistakes in which a column is taken for another, or from other rows."""
+    old, new, now, size = (
+        rows.old_log_probability,
+        rows.log_probability,
+        rows.value.detach(),
+        len(rows.whole["advantage"]),
+    )
+    yield "with old log-probabilities by the new weights: the ratio is 1", {"old_log_probability": new.detach()}
+    yield "with the ratio inverted", {"log_probability": old, "old_log_probability": new}
+    yield "without the old log-probabilities", {"old_log_probability": 0 * old}
+    yield (
+        "with probabilities in place of log-probabilities",
+        {"log_probability": new.exp(), "old_log_probability": old.exp()},
+    )
+    yield "with a column of log-probabilities times a row of advantages: the mean over all pairs", {
+        "log_probability": new[:, None], "old_log_probability": old[:, None],
+    }  # fmt: skip
+    yield "with a column of values less a row of returns: the mean over all pairs", {"value": rows.value[:, None]}
+    yield "with the sign of the advantages exchanged", {"advantage": -rows.advantage}
+    yield "with returns in place of advantages", {"advantage": rows.returns}
+    yield "with advantages through which the gradient flows", {"advantage": rows.returns - rows.value}
+    yield "with advantages by the new values", {"advantage": rows.returns - now}
+    yield "with advantages in place of returns in the value loss", {"returns": rows.advantage}
+    yield "with recorded values in place of returns in the value loss", {"returns": rows.old_value}
+    yield "with returns from the new values in the value loss", {"returns": rows.advantage + now}
+    yield "with the new values in place of the recorded ones in the value clip", {"old_value": now}
+    yield "with the negative log-probability as the entropy", {"entropy": -new}
+    yield "with the entropy in bits", {"entropy": rows.entropy / math.log(2)}
+    yield "over the rows that do not count, too", {"is_valid": torch.ones_like(rows.is_valid)}
+    t, n = rows.shape
+    for words, other in (
+        ("of the next step", (rows.chosen + n) % size),
+        ("of the previous step", (rows.chosen - n) % size),
+        ("of the next slot", (rows.chosen + 1) % size),
+        ("of the previous slot", (rows.chosen - 1) % size),
+        ("of the buffer's rows [T, N] read as [N, T]", (rows.chosen % t) * n + rows.chosen // t),
+        ("of the first rows of the buffer", torch.arange(len(rows.chosen)) % size),
+        ("of the next row of the minibatch", rows.chosen.roll(-1)),
+    ):
+        columns = {name: rows.whole[name][other] for name in RECORDED}
+        for name, column in columns.items():
+            yield f"with the {name.replace('_', ' ')} {words}", {name: column}
+        yield f"with all recorded columns {words}", columns
+
+
+def _list_factors(rows: Rows) -> Iterator[tuple[str, float]]:
+    yield from (("with the opposite sign", -1.0), ("left out", 0.0), ("halved", 0.5), ("doubled", 2.0))
+    t, n = rows.shape
+    for words, size in (
+        ("rows of the minibatch", len(rows.chosen)),
+        ("steps", t),
+        ("slots", n),
+        ("rows of the buffer", t * n),
+    ):
+        yield f"multiplied by the number of {words}", float(size)
+        yield f"divided by the number of {words}", 1 / size
+
+
+def scale_down(algorithm: Any, gradients: Tensors, most: float | None = None) -> dict[str, Tensor]:
+    """Return the gradients with a limited norm over all of them, as torch.nn.utils.clip_grad_norm_ computes it."""
+    most = algorithm.max_grad_norm if most is None else most
+    if most is None:
+        return dict(gradients)
+    norm = torch.stack([each.square().sum() for each in gradients.values()]).sum().sqrt()
+    return {name: each * (most / (norm + 1e-6)).clamp(max=1.0) for name, each in gradients.items()}
+
+
+def _list_scaled(algorithm: Any, right: Tensors) -> Mistakes:
+    most = algorithm.max_grad_norm
+    if most is not None and right:
+        yield "scaled down to the largest norm", scale_down(algorithm, right)
+        yield "not scaled down to the largest norm", right
+        yield (
+            "scaled down each by itself",
+            {name: scale_down(algorithm, {"": each})[""] for name, each in right.items()},
+        )
+        yield (
+            "clipped number by number at the largest norm",
+            {name: each.clamp(-most, most) for name, each in right.items()},
+        )
+        norm = torch.stack([each.square().sum() for each in right.values()]).sum().sqrt()
+        yield "scaled up to the largest norm, too", {name: each * (most / norm) for name, each in right.items()}
+        yield "divided by their norm", {name: each / norm for name, each in right.items()}
+
+
+def take_step(
+    optimizer: Any, weights: Tensors, gradients: Tensors, states: dict[str, dict[str, Any]]
+) -> dict[str, Tensor]:
+    """Return the weights after a step of an optimizer, and replace its states: those that torch keeps, by weight."""
+    return {name: _move(optimizer, each, gradients[name], states[name]) for name, each in weights.items()}
+
+
+def _move(optimizer: Any, weight: Any, gradient: Any, state: dict[str, Any]) -> Any:
+    step, lr = float(state.get("step", 0.0)) + 1, optimizer.lr
+    if getattr(optimizer, "decoupled", False):
+        weight = weight * (1 - lr * optimizer.weight_decay)
+    else:
+        gradient = gradient + optimizer.weight_decay * weight
+    if not hasattr(optimizer, "betas"):
+        if optimizer.momentum:
+            last = state.get("momentum_buffer")
+            kept = gradient if last is None else optimizer.momentum * last + (1 - optimizer.dampening) * gradient
+            state |= {"momentum_buffer": kept}
+            gradient = gradient + optimizer.momentum * kept if optimizer.nesterov else kept
+        return weight - lr * gradient
+    (first, second), zero = optimizer.betas, torch.zeros_like(weight)
+    mean = first * state.get("exp_avg", zero) + (1 - first) * gradient
+    square = second * state.get("exp_avg_sq", zero) + (1 - second) * gradient.square()
+    state |= {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+    root = (square / (1 - second**step)).sqrt() + optimizer.eps
+    return weight - lr / (1 - first**step) * mean / root
+
+
+def list_update_mistakes(
+    algorithm: Any, weights: Tensors, raw: Tensors, scaled: Tensors, states: Any, earlier: Any
+) -> Mistakes:
+    """Yield the weights after a step in which a mistake was made.
+
+    raw, scaled: the gradients before and after their norm was limited
+    states:  the states of the optimizer before the step
+    earlier: other weights from which the step may have started, in words and as numbers
+    """
+    rule = algorithm.optimizer
+
+    def take(
+        gradients: Tensors = scaled, rule: Any = rule, weights: Tensors = weights, shift: float = 0.0, extra: float = 0.0
+    ) -> dict[str, Tensor]:  # fmt: skip
+        own = {name: each | {"step": float(each.get("step", 0.0)) + shift} for name, each in states.items()}
+        for each in own.values() if extra else ():
+            correction = (1 - rule.betas[1] ** (each["step"] + 1)) / rule.betas[1]
+            each["exp_avg_sq"] = each.get("exp_avg_sq", 0.0) + extra * correction
+        return take_step(rule, weights, gradients, own)
+
+    yield "without the step: they are unchanged", weights
+    yield "with the sign of the gradients exchanged", take({name: -each for name, each in scaled.items()})
+    for words, gradients in _list_scaled(algorithm, raw):
+        yield f"from gradients {words}", take(gradients)
+    for words, other in earlier:
+        yield f"from {words}", take(weights={**weights, **other})
+    twice = {name: dict(each) for name, each in states.items()}
+    yield "with two steps", take_step(rule, take_step(rule, weights, scaled, twice), scaled, twice)
+    yield (
+        "without the optimizer's state of earlier steps",
+        take_step(rule, weights, scaled, {name: {} for name in weights}),
+    )
+    changes: dict[str, dict[str, Any]] = {"without weight decay": {"weight_decay": 0.0}}
+    for factor in (10.0, 0.1, 2.0, 0.5):
+        changes[f"with {factor:g} times the learning rate"] = {"lr": rule.lr * factor}
+    if hasattr(rule, "betas"):
+        words = "weight decay on the gradients" if rule.decoupled else "decoupled weight decay"
+        changes[f"with {words}"] = {"decoupled": not rule.decoupled}
+        changes["with both betas exchanged"] = {"betas": rule.betas[::-1]}
+        changes |= {f"with eps {eps:g}": {"eps": eps} for eps in (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)}
+        yield "without the correction of bias", take(shift=1e9)
+        yield "with the number of the step one too large", take(shift=1)
+        # The second moment before the step that makes sqrt(v) + 0 the root of v + eps.
+        yield "with eps under the square root", take(rule=replace(rule, eps=0.0), extra=rule.eps)
+    else:
+        changes |= {"without momentum": {"momentum": 0.0}, "without dampening": {"dampening": 0.0}}
+        changes["with the other kind of momentum (Nesterov's or not)"] = {"nesterov": not rule.nesterov}
+    for words, change in changes.items():
+        yield words, take(rule=replace(rule, **change))
+    yield "by plain gradient descent", {name: each - rule.lr * scaled[name] for name, each in weights.items()}
