@@ -240,7 +240,7 @@ def _shrink(
         return note(case, *_run_and_compare(*sides, again, silent_phase))
 
     whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
-    return Shrinker(report.first_divergence, space, run).shrink(note(whole, ran, found))
+    return Shrinker(report.first_divergence, space, run, note(whole, ran, found)).shrink()
 
 
 def _run_and_compare(
