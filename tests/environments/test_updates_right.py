@@ -31,10 +31,11 @@ def draw_algorithm(draw: np.random.Generator) -> Any:
         "max_grad_norm": [None, 0.5][draw.integers(2)],
         "entropy_coefficient": float(draw.choice([0.0, 0.01])),
         "value_scale": float(draw.choice([0.5, 1.0])),
+        "reduction": ["mean", "mean", "sum"][draw.integers(3)],
     }
     if draw.random() < 0.2:
         return kv.Reinforce(bootstrap="always", **common)
-    normalize = ["minibatch", "never"][draw.integers(2)]
+    normalize = ["minibatch", "never", "buffer"][draw.integers(3)]
     value_clip = [None, 0.2][draw.integers(2)]
     return kv.PPO(
         lam=float(draw.choice([0.0, 0.95, 1.0])), normalize_advantages=normalize, value_clip=value_clip, **common
