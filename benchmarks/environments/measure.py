@@ -17,7 +17,7 @@ from benchmarks.environments.faults import FAULTS, Fault
 from benchmarks.environments.history import HISTORY, HistoricalDefect
 from benchmarks.environments.learning import Buffer, Policy, Ppo, Reinforce, Settings, Terms
 from benchmarks.environments.pairs import PAIRS, Pair, make_one
-from benchmarks.environments.prover import CLAUSES, Prover, make_seeds
+from benchmarks.environments.prover import CLAUSES, make_seeds
 from benchmarks.environments.update_faults import UPDATE_FAULTS, UpdateFault, make_buffer
 
 NUM_SLOTS: Final = 32

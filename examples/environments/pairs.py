@@ -3,6 +3,8 @@
 kgverify env diff examples/environments/pairs.py:async_text_expected examples/environments/pairs.py:async_text_found
 """
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -283,7 +285,7 @@ def make_pool(num_envs):
 
     class Pool(gym.Env):
         num_envs: int
-        metadata = {"autoreset_mode": "next_step"}
+        metadata: ClassVar = {"autoreset_mode": "next_step"}
 
         def __init__(self):
             self.num_envs = num_envs
