@@ -29,7 +29,7 @@ from kgverify.trace.model.columns import expand_rows, starts_of
 MOST_CAUSES: Final = 8
 """The most causes with a condition."""
 
-MOST_LOCATED: Final = 2_000
+MOST_LOCATED: Final = 1_000
 MOST_RIGHT: Final = 4_000
 """The most rows that differ to examine, and the most that agree; of more, a sample."""
 
@@ -333,9 +333,8 @@ def _read_sources(reader: RowReader, root: str) -> Iterator[_Column]:
         ids = np.array([known.setdefault(reader.numbers(group, row).tobytes(), len(known)) for row in rows.tolist()])
     # Not every row has numbers of a group: the end of an episode has no mask.
     has = getattr(reader.steps, GROUPS[group]) > 0 if group in GROUPS else rows >= 0
-    last = np.maximum.accumulate(np.where(has, rows, -1))
-    before = np.where(rows > 0, last[rows - 1], -1)
-    sources = {"the step before": np.where((before >= 0) & (reader.slot[before] == reader.slot), before, rows)}
+    before = _find_before(reader, has)
+    sources = {"the step before": np.where(before >= 0, before, rows)}
     width, num_slots = int(reader.number.max(initial=0)) + 1, int(reader.slot.max(initial=0)) + 1
     key = (reader.slot * width + reader.number) * 2 + reader.steps.kind
     for name, away in (("the next slot", 1), ("the slot before", -1)):
@@ -394,7 +393,7 @@ def _read_features(reader: RowReader, actual: RowReader) -> Iterator[_Column]:
         legal = np.where(steps.num_masked > 0, legal, 0)
         yield _make("legal actions", Scale.COUNT, "with {} legal actions"), legal
         yield _make("legal actions before", Scale.COUNT, "after {} legal actions"), legal[before] * ~is_reset
-    yield from _read_numbers(reader, before)
+    yield from _read_numbers(reader)
 
 
 def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
@@ -406,30 +405,30 @@ def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
     return np.bincount((reader.number + of_slot * is_next_step)[ends], minlength=num_calls)
 
 
-def _read_numbers(reader: RowReader, before: NDArray[Any]) -> Iterator[_Column]:
-    """Yield the numbers of the action, the observation and the state, in the row and in the row before it."""
+def _read_numbers(reader: RowReader) -> Iterator[_Column]:
+    """Yield the numbers of the action, the observation and the state, in the row and in the last one that has them."""
     for group, scale in (("actions", Scale.ID), ("observations", Scale.NUMBER), ("states", Scale.NUMBER)):
         widths = getattr(reader.steps, GROUPS[group])
         width = int(widths.max(initial=0))
         if not 0 < width <= MOST_NUMBERS:
             continue
-        whole = widths == width
+        if group == "actions" and np.dtype(reader.side.dtypes[group][0]).kind not in "iub":
+            scale = Scale.NUMBER
+        whole, before = widths == width, _find_before(reader, widths > 0)
         numbers = np.zeros((len(widths), width))
-        numbers[whole] = (
-            getattr(reader.side.columns, group)
-            .number[expand_rows(reader.starts[group], np.flatnonzero(whole))]
-            .reshape(-1, width)
-        )
-        if group == "actions":
-            same = whole & whole[before] & (numbers == numbers[before]).all(axis=1)
-            words = "whose action is the one before", "whose action is not the one before"
-            yield _make("same action", Scale.FLAG, *words), same
-            scale = scale if np.dtype(reader.side.dtypes[group][0]).kind in "iub" else Scale.NUMBER
+        at = expand_rows(reader.starts[group], np.flatnonzero(whole))
+        numbers[whole] = getattr(reader.side.columns, group).number[at].reshape(-1, width)
         for name, column in zip(reader.side.names[group], numbers.T, strict=True):
+            earlier = np.where(before >= 0, column[before], 0)
+            changes = whole & (before >= 0) & (column != earlier)
             yield _make(name, scale, f"with {name} {{}}"), column
-            changes = (reader.steps.kind == StepKind.STEP) & whole & whole[before] & (column != column[before])
             yield _make(f"{name} changes", Scale.FLAG, f"that change {name}", f"that do not change {name}"), changes
-            yield (
-                _make(f"{name} before", scale, f"after {name} {{}}"),
-                np.where(reader.steps.kind == 0, 0, column[before]),
-            )
+            yield _make(f"{name} before", scale, f"after {name} {{}}"), earlier
+
+
+def _find_before(reader: RowReader, has: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the last row before each, in its slot, of some rows; -1 without one: int64 [T]."""
+    rows = np.arange(len(has))
+    last = np.maximum.accumulate(np.where(has, rows, -1))
+    before = np.where(rows > 0, last[rows - 1], -1)
+    return np.where((before >= 0) & (reader.slot[before] == reader.slot), before, -1)

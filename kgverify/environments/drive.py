@@ -31,10 +31,12 @@ class Plan(NamedTuple):
 
     seeds: int64 [N]  the seed of each slot
     num_steps: the actions of each slot
+    slots: int32 [N]  the number of each slot; by default, they count up from 0
     """
 
     seeds: NDArray[np.int64]
     num_steps: int
+    slots: NDArray[np.int32] | None = None
 
 
 class Drive:
@@ -63,7 +65,8 @@ class Drive:
 
     def trajectories(self) -> Trajectories:
         """Return the rows so far."""
-        slots = np.arange(self.environment.num_slots, dtype=np.int32)
+        slots = self._plan.slots
+        slots = np.arange(self.environment.num_slots, dtype=np.int32) if slots is None else slots
         return assemble(self._plan.seeds, slots, self._calls)
 
     def steps(self) -> Iterator[int]:

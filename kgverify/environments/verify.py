@@ -240,7 +240,7 @@ def _shrink(
         return note(case, *_run_and_compare(*sides, again, silent_phase))
 
     whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
-    return Shrinker(report.first_divergence, space, run).shrink(note(whole, ran, found))
+    return Shrinker(report.first_divergence, space, run, note(whole, ran, found)).shrink()
 
 
 def _run_and_compare(
@@ -306,7 +306,7 @@ class _Runner:
         else:
             seeds = recorded.columns.candidates.seed
             steps = min(np.bincount(_owners(recorded.columns), minlength=len(seeds)).tolist(), default=0)
-        self._plan = Plan(seeds, steps)
+        self._plan = Plan(seeds, steps, None if recorded is None else recorded.columns.candidates.slot)
         spaces = [side.actions for side in opened if isinstance(side, Environment)]
         if any(space.shape != spaces[0].shape or space.is_discrete != spaces[0].is_discrete for space in spaces):
             raise UserError(
@@ -357,7 +357,7 @@ class _Runner:
             with self._phase(f"{role}: {opened.name}", self._plan.num_steps * opened.num_slots) as progress:
                 side = _drive(opened, self._plan, chooser, progress)
             sides.append(side)
-            short = Plan(self._plan.seeds, min(self._plan.num_steps, MOST_REPEATED))
+            short = self._plan._replace(num_steps=min(self._plan.num_steps, MOST_REPEATED))
             again = Follower(leader, policy, lockstep=self.lockstep and not leads)
             repeated = _drive(opened, short, again).columns
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
