@@ -17,7 +17,7 @@ from benchmarks.environments.faults import FAULTS, Fault
 from benchmarks.environments.history import HISTORY, HistoricalDefect
 from benchmarks.environments.learning import Buffer, Policy, Ppo, Reinforce, Settings, Terms
 from benchmarks.environments.pairs import PAIRS, Pair, make_one
-from benchmarks.environments.prover import CLAUSES, Prover, make_seeds
+from benchmarks.environments.prover import CLAUSES, make_seeds
 from benchmarks.environments.update_faults import UPDATE_FAULTS, UpdateFault, make_buffer
 
 NUM_SLOTS: Final = 32
@@ -39,7 +39,7 @@ def declare_tensors(make: Any, num_actions: int = len(CLAUSES)) -> kgverify.Envi
 
 
 def describe(report: Any) -> tuple[str, str, str]:
-    """Return verdict, stage and condition of a report, empty if there is none."""
+    """Return verdict, stage and condition of a report, or empty texts."""
     first = report.first_divergence
     condition = str(report.causes[0].condition) if report.causes else ""
     return report.verdict.value, first.stage if first else "", condition

@@ -118,7 +118,7 @@ def describe_causes(
 def _join_stages(keys: Set[_Key], seen: Sequence["_Seen"]) -> dict[_Key, _Key]:
     """Return the stages and fields that are one fault, with its stage.
 
-    Without the state, a wrong observation is told from a wrong state by the rows after it, which may mislead. But if one exact
+    Without the state, the rows after it show whether an observation or the state is wrong, which may mislead. But if one exact
     condition holds for all rows that are wrong, also those after a wrong one, the observation is wrong; and if it only holds
     for the first of each stretch, the state is.
     """
