@@ -39,7 +39,7 @@ def declare_tensors(make: Any, num_actions: int = len(CLAUSES)) -> kgverify.Envi
 
 
 def describe(report: Any) -> tuple[str, str, str]:
-    """Return verdict, stage and condition of a report, empty if there is none."""
+    """Return verdict, stage and condition of a report, or empty texts."""
     first = report.first_divergence
     condition = str(report.causes[0].condition) if report.causes else ""
     return report.verdict.value, first.stage if first else "", condition

@@ -301,13 +301,4 @@ def read_side(path: Path | str) -> Side:
     trace: Any = read_recording(path)
     if not has_goals(trace.header.level):
         raise UserError("holds digests only", where=str(path), fix="read the trace beside it, without .digests")
-    names: dict[str, list[str]] = {}
-    dtypes: dict[str, list[str]] = {}
-    for text in trace.symbols.predicates:
-        name, _, dtype = text.rpartition(" ")
-        group = next(each for each in GROUPS if name.startswith(each.removesuffix("s")))
-        names.setdefault(group, []).append(name)
-        dtypes.setdefault(group, []).append(dtype)
-    known = frozenset(name for name in _DTYPES if f"steps.{name}" in trace.fields and name not in GROUPS.values())
-    info = trace.header.engine
-    return Side(info.name, trace.columns, names, dtypes, known - {"kind"}, info.mode)
+    return Side.of_trace(trace)

@@ -41,7 +41,7 @@ def list_facts(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
         size = f"{count_of(found.slots, 'slot')} and {count_of(found.steps, 'action')}, seed {found.seed}"
         start = ", from a state" if found.states is not None else ""
         again = "" if found.repeats else "; another run did not show it"
-        yield "shrunk to", f"{size}{start}: {wording.clip(describe_divergence(found.divergence))}{again}"
+        yield "shrunk to", f"{size}{start}: {wording.clip(wording.describe_divergence(found.divergence))}{again}"
     if report.near_ties:
         first = report.near_ties[0]
         where = f"first {wording.clip(first.atom)}, step {first.step}"
@@ -58,11 +58,6 @@ def _describe_side(side: EnvironmentInfo) -> str:
     parts = [f"{count_of(side.episodes, 'episode')} ended ({ends})", count_of(side.resets, "reset")]
     mode = [f"autoreset {wording.clip(side.autoreset)}"] if side.autoreset else []
     return f"{wording.clip(side.name)}: {', '.join([*parts, count_of(side.rewards, 'nonzero reward'), *mode])}"
-
-
-def describe_divergence(divergence: Divergence) -> str:
-    """Describe a divergence: `reward at step 11 of slot 3, seed 3: number: equals that of slot 2 [KG105]`."""
-    return wording.describe_divergence(divergence)
 
 
 def list_causes(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
@@ -196,7 +191,11 @@ def render_annotations(report: EnvironmentContent) -> str:
     first = report.first_divergence
     shown = causes or ([(first.stage, "", first)] if first is not None else [])
     errors = [
-        (stage, "\n".join(filter(None, (describe_divergence(each), condition, wording.describe_values(each)))), None)
+        (
+            stage,
+            "\n".join(filter(None, (wording.describe_divergence(each), condition, wording.describe_values(each)))),
+            None,
+        )
         for stage, condition, each in shown
     ]
     summary = [describe_sides(report), *(f"{title}: {text}" for title, text in list_facts(report))]

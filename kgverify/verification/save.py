@@ -149,7 +149,7 @@ def read_saved_report(folder: Path) -> Report:
         path,
         Report,
         purpose="a report of `kgverify diff --save DIR`",
-        fix="save the run again",
+        fix="save the run again; `kgverify env show DIR` shows a comparison of environments",
         # The report contains every divergence.
         max_bytes=MAX_BYTES,
     )

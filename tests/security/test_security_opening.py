@@ -52,7 +52,7 @@ BASE = {
 PATHS_AS_TEXT = {"graph", "policy", *FORMATS}
 """Parameters that name a file although their type is a text."""
 
-WRITTEN = {*FORMATS, "svg", "output", "pytest_file", "plot", "reproducer", "target", "to"}
+WRITTEN = {*FORMATS, "svg", "output", "pytest", "pytest_file", "plot", "reproducer", "target", "to"}
 """Parameters that name a file to write: one hostile file that is there before is enough."""
 
 KIND_OF = {

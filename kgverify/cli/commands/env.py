@@ -110,8 +110,10 @@ def diff(
     if pytest is not None and report.shrunk is not None:
         write_result(report.shrunk.render_test(expected, actual).encode(), str(pytest))
         print_note(f"wrote {pytest}")
-    saving = type_again("then look at it again: kgverify env show run", "--save", "run")
-    return _show(report, shown, [_show_saved(save) if save is not None else saving])
+    step = type_again("then look at it again: kgverify env show run", "--save", "run")
+    if save is not None:
+        step = NextStep(does="show it again", command=("kgverify", "env", "show", str(save)))
+    return _show(report, shown, [step])
 
 
 def record(
@@ -131,7 +133,7 @@ def record(
     """
     comparing = Comparing(drive.slots, drive.steps, drive.seed)
     path = record_side(environment, output, comparing, show_phase)
-    size = path.stat().st_size
+    size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.iterdir()))
     print_lines(make_result_console(), f"{path}: {drive.slots:,} slots, {drive.steps:,} actions each, {size:,} bytes")
 
 
@@ -172,10 +174,6 @@ def _show(
         write_github(render_annotations(report), partial(render_markdown, report), to_error="-" in paths.values())
     write_json(report, steps)
     return EXIT_CODES[report.verdict]
-
-
-def _show_saved(folder: Path) -> NextStep:
-    return NextStep(does="show it again", command=("kgverify", "env", "show", str(folder)))
 
 
 COMMANDS: Final = {"diff": diff, "record": record, "show": show}
