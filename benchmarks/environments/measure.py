@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import gymnasium
 import numpy as np
-import torch
 from torch import Tensor
 
 import kgverify
 from benchmarks import Figure, make_parser, print_figures, print_header, print_row
 from benchmarks.environments.faults import FAULTS, Fault
 from benchmarks.environments.history import HISTORY, HistoricalDefect
-from benchmarks.environments.learning import Buffer, Policy, Ppo, Reinforce, Settings, Terms
+from benchmarks.environments.learning import Buffer, Ppo, Reinforce, Settings, Terms, Training
 from benchmarks.environments.pairs import PAIRS, Pair, make_one
 from benchmarks.environments.prover import CLAUSES, make_seeds
 from benchmarks.environments.update_faults import UPDATE_FAULTS, UpdateFault, make_buffer
+from kgverify.errors import count_of
 
 NUM_SLOTS: Final = 32
 NUM_STEPS: Final = 200
@@ -61,27 +61,6 @@ def measure_fault(fault: Fault) -> Row:
 # Historical defects
 
 
-def act_by_schedule(weights: list[Mapping[str, Tensor]]) -> Callable[..., dict[str, Any]]:
-    """Return a policy whose weights are replaced by the next ones after each rollout; the last ones stay."""
-    policies = [Policy() for _ in weights]
-    for policy, each in zip(policies, weights, strict=True):
-        policy.load_state_dict(each)
-    generator = np.random.default_rng(0)
-    calls = iter(range(NUM_STEPS * 1000))
-
-    def act(observation: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-        policy = policies[min(next(calls) // STEPS_OF_ROLLOUT, len(policies) - 1)]
-        with torch.no_grad():
-            logits, value = policy({name: torch.as_tensor(column) for name, column in observation.items()})
-        legal = torch.as_tensor(np.asarray(mask))
-        log_probabilities = logits.masked_fill(~legal, -1e9).log_softmax(-1).numpy()
-        action = (log_probabilities + generator.gumbel(size=log_probabilities.shape)).argmax(-1)
-        chosen = np.take_along_axis(log_probabilities, action[:, None], 1)[:, 0]
-        return {"action": action, "log_probability": chosen, "value": value.numpy()}
-
-    return act
-
-
 def verify_defect(defect: HistoricalDefect) -> tuple[str, str, str]:
     """Return verdict, stage and condition: of the environments, of the policies, or of the updates."""
     right, wrong = defect.right(), defect.wrong()
@@ -89,15 +68,24 @@ def verify_defect(defect: HistoricalDefect) -> tuple[str, str, str]:
         report = verify_learner(wrong.learner, make_buffer())
         first = report.first_divergence
         return report.verdict.value, first.stage if first else "", first.evidence if first else ""
-    sides = [declare_tensors(lambda _num_slots, side=side: side.environment) for side in (right, wrong)]
-    policy = None
     if type(right.collector) is not type(wrong.collector):
-        weights = [copy.deepcopy(right.learner.policy.state_dict())]
-        for _ in range(3):
-            right.learner.update(make_buffer())
-            weights.append(copy.deepcopy(right.learner.policy.state_dict()))
-        policy = (act_by_schedule(weights), act_by_schedule(weights[:1]))
-    return describe(kgverify.verify_env(*sides, slots=NUM_SLOTS, steps=64, policy=policy))
+        return verify_collector(wrong)
+    sides = [declare_tensors(lambda _num_slots, side=side: side.environment) for side in (right, wrong)]
+    return describe(kgverify.verify_env(*sides, slots=NUM_SLOTS, steps=64))
+
+
+def verify_collector(training: Training) -> tuple[str, str, str]:
+    """Verify the rollouts of a training until one differs from its policy; the condition counts the updates before it."""
+    learner, state, earlier = training.learner, training.environment.reset(make_seeds(NUM_SLOTS)), []
+    for num_updates in range(3):
+        weights = copy.deepcopy(learner.policy.state_dict())
+        buffer, state = training.collector.collect(training.environment, learner.policy, state, STEPS_OF_ROLLOUT)
+        report = verify_learner(learner, buffer, on_policy=True, earlier=earlier)
+        first = report.first_divergence
+        if first:
+            return report.verdict.value, first.stage, f"after {count_of(num_updates, 'update')}; {first.evidence}"
+        earlier.append(weights)
+    return report.verdict.value, "", ""
 
 
 def measure_defect(defect: HistoricalDefect) -> Row:
@@ -193,8 +181,10 @@ def _pick(terms: Terms, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): each for name, each in terms.items() if name.startswith(prefix)}
 
 
-def verify_learner(learner: Ppo, buffer: Buffer) -> Any:
-    """Verify one update of a learner on a buffer."""
+def verify_learner(
+    learner: Ppo, buffer: Buffer, *, on_policy: bool = False, earlier: Iterable[Mapping[str, Tensor]] = ()
+) -> Any:
+    """Verify one update of a learner on a buffer, which its policy filled if `on_policy`."""
     policy = copy.deepcopy(learner.policy)
     first, *minibatches = learner.update(buffer)
     theirs = {
@@ -213,6 +203,7 @@ def verify_learner(learner: Ppo, buffer: Buffer) -> Any:
             }
             for terms in minibatches
         ],
+        "earlier_parameters": list(earlier),
     }
     return kgverify.verify_update(
         buffer._asdict(),
@@ -220,7 +211,7 @@ def verify_learner(learner: Ppo, buffer: Buffer) -> Any:
         algorithm=name_algorithm(learner),
         policy=policy,
         evaluate=evaluate,
-        on_policy=isinstance(learner, Reinforce),
+        on_policy=on_policy or isinstance(learner, Reinforce),
     )
 
 
