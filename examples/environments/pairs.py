@@ -3,8 +3,6 @@
 kgverify env diff examples/environments/pairs.py:async_text_expected examples/environments/pairs.py:async_text_found
 """
 
-from typing import ClassVar
-
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -122,6 +120,7 @@ def torch_final_observation_found(num_envs):
 
 def fix_start():
     """Return the functional CartPole, which begins at the same state each time."""
+    import jax
     import jax.numpy as jnp
     from gymnasium.envs.phys2d.cartpole import CartPoleFunctional
 
@@ -129,14 +128,19 @@ def fix_start():
         def initial(self, rng, params=None):
             return jnp.array([0.01, 0.02, 0.03, 0.04])
 
-    return FixedStart()
+    functional = FixedStart()
+    functional.transform(jax.jit)
+    return functional
 
 
-def jax_neighbours_expected():
+def make_functional():
     """Return one functional CartPole."""
     from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
 
     return FunctionalJaxEnv(fix_start())
+
+
+jax_neighbours_expected = kv.EnvironmentSpec(make_functional, seeds="run")
 
 
 def make_functional_vector(num_envs):
@@ -162,7 +166,7 @@ def jax_cartpole_expected():
     return FixedStart()
 
 
-jax_cartpole_found = jax_neighbours_expected
+jax_cartpole_found = make_functional
 
 
 def normalize(mode, num_envs):
@@ -207,11 +211,14 @@ def torchrl_final_observation_expected(num_envs):
     return SerialEnv(num_envs, lambda: GymEnv("CartPole-v1"))
 
 
-def torchrl_final_observation_found(num_envs):
+def make_gym_env(num_envs):
     """Return CartPole in a batch of gymnasium."""
     from torchrl.envs import GymEnv
 
     return GymEnv("CartPole-v1", num_envs=num_envs)
+
+
+torchrl_final_observation_found = kv.EnvironmentSpec(make_gym_env, seeds="slot")
 
 
 def torchrl_frames_after_the_end_expected():
@@ -236,12 +243,15 @@ def torchrl_frames_of_others_expected(num_envs):
     return SerialEnv(num_envs, lambda: GymWrapper(gym.make("CartPole-v1"), frame_skip=4))
 
 
-def torchrl_frames_of_others_found(num_envs):
+def make_skipping_vector(num_envs):
     """Return a vector environment that skips frames."""
     from torchrl.envs import GymWrapper
 
     vector = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * num_envs, autoreset_mode="Disabled")
     return GymWrapper(vector, frame_skip=4)
+
+
+torchrl_frames_of_others_found = kv.EnvironmentSpec(make_skipping_vector, seeds="slot")
 
 
 def make_breakout():
@@ -284,10 +294,8 @@ def make_pool(num_envs):
     import envpool
 
     class Pool(gym.Env):
-        num_envs: int
-        metadata: ClassVar = {"autoreset_mode": "next_step"}
-
         def __init__(self):
+            self.metadata = {"autoreset_mode": "next_step"}
             self.num_envs = num_envs
             self.single_action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
@@ -363,7 +371,7 @@ def mountain_car_found():
         def step(self, action):
             key = jax.random.key(0)
             seen, self.state, reward, done, _ = self.env.step_env(key, self.state, jnp.asarray(action), self.params)
-            return np.asarray(seen), float(reward), bool(done), False, {}
+            return np.asarray(seen), np.asarray(reward), bool(done), False, {}
 
     return gym.wrappers.TimeLimit(AtTheWall(), 10)
 
@@ -393,3 +401,31 @@ def jumanji_truncated_expected():
 def jumanji_truncated_found():
     """Return Snake as jumanji's wrapper reports it."""
     return make_snake(False)
+
+
+class Echo(gym.Env):
+    """Shows the action that it got."""
+
+    observation_space = spaces.Box(0, 10, (1,), np.float32)
+    action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        """Show 0."""
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        """Show the action."""
+        self.steps += 1
+        return np.array([action], np.float32), 1.0, self.steps == 5, False, {}
+
+
+discrete_start_expected = Echo
+
+
+def discrete_start_found():
+    """Return torchrl's wrapper of the same environment."""
+    from torchrl.envs import GymWrapper
+
+    return GymWrapper(Echo(), categorical_action_encoding=True)

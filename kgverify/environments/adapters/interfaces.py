@@ -100,7 +100,7 @@ class TensorDictEnvironment:
         if len(size) > 1:
             where = type(env).__name__
             raise UserError(f"the batch size is {list(size)}", where=where, fix="flatten it to one number")
-        self.env, self.num_envs, self.close = env, size[0] if size else 1, env.close
+        self.env, self.num_envs = env, size[0] if size else 1
         spec = env.action_spec[0] if size else env.action_spec
         self._size = int(spec.space.n) if type(spec).__name__ in ("OneHot", "Categorical") else 0
         self._is_one_hot = type(spec).__name__ == "OneHot"
@@ -154,6 +154,15 @@ class TensorDictEnvironment:
         truncated = done & following.get("truncated", done.new_zeros(done.shape))
         terminated = done & (following.get("terminated", done) | ~truncated)
         return self._observe(following), following[self.env.reward_key], terminated, truncated, {}
+
+    def close(self) -> None:
+        """Close the environment."""
+        try:
+            self.env.close()
+        except RuntimeError:
+            # A batch of torchrl that has not started refuses to close.
+            if self._last is not None:
+                raise
 
     def _observe(self, values: Any) -> Any:
         return values.select(*self.env.observation_spec.keys(True, True))
