@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import Found, Table, find_in
-from kgverify.conditions.instances import Cases, Unit
+from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import NOTHING
 from kgverify.conditions.sentence import show
 from kgverify.environments.compare import Compared
@@ -165,20 +165,21 @@ def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
 
 def _tabulate(stage: str, keys: Set[_Key], seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
     root = next(iter(keys))[1]
-    parts = [(each, *each.collect(stage, keys, is_first=is_first)) for each in seen]
-    columns = [each.features(root) for each in seen]
-    values = np.concatenate(
-        [each.values(of_root)[:, rows].T for (each, rows, _), of_root in zip(parts, columns, strict=True)]
-    )
-    features = tuple(feature for feature, _ in columns[0])
-    is_wrong = np.concatenate([wrong for *_, wrong in parts])
-    episodes = np.concatenate([each.episode[rows] + (i << 32) for i, (each, rows, _) in enumerate(parts)])
+    features: tuple[Feature, ...] = ()
+    parts, instances, are_resets = [], [], True
+    for i, each in enumerate(seen):
+        rows, is_wrong = each.collect(stage, keys, is_first=is_first)
+        features, columns = zip(*each.columns, *_read_sources(each.compared.readers[0], root), strict=True)
+        values = np.array([column[each.left[rows]] for column in columns], np.float64).T
+        parts.append((values, is_wrong, each.episode[rows] + (i << 32)))
+        places = zip(is_wrong.tolist(), each.slot[rows].tolist(), each.number[rows].tolist(), strict=True)
+        instances += [Row(wrong, f"slot {slot}, step {step}", {"in one slot": slot}) for wrong, slot, step in places]
+        are_resets &= bool(each.is_reset[rows].all())
+    values, is_wrong, episodes = map(np.concatenate, zip(*parts, strict=True))
     rows, none = np.arange(len(is_wrong)), np.zeros(len(is_wrong), np.int64)
     table = Table(features, values, is_wrong, rows, rows, episodes, none, none)
-    instances: Any = [row for each, chosen, wrong in parts for row in each.describe(chosen, wrong)]
-    unit = Unit.RESET if all(each.is_reset[rows].all() for each, rows, _ in parts) else Unit.STEP
-    is_sample = any(each.is_sample for each in seen)
-    return table, Cases(unit, "wrong", "right", tuple(instances), is_sample=is_sample)
+    unit, rows_of = Unit.RESET if are_resets else Unit.STEP, cast(tuple[Instance, ...], tuple(instances))
+    return table, Cases(unit, "wrong", "right", rows_of, is_sample=any(each.is_sample for each in seen))
 
 
 @dataclass(eq=False)
@@ -198,12 +199,12 @@ class _Seen:
         common = np.minimum(*counts)
         self._owner = np.repeat(np.arange(len(common)), common)
         ordinal = np.arange(len(self._owner)) - starts_of(common)[self._owner]
-        self._left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
+        self.left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
         self._begins = ordinal == 0
-        self.slot, self.number = expected.slot[self._left], expected.number[self._left]
-        self.is_reset = expected.steps.kind[self._left] == StepKind.RESET
+        self.slot, self.number = expected.slot[self.left], expected.number[self.left]
+        self.is_reset = expected.steps.kind[self.left] == StepKind.RESET
         # An episode of the expected side: it has a number of its own over all slots.
-        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self._left] - 1
+        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self.left] - 1
         agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
         scalars = {name: self._of(name) == self._of(name, 1) for name in (*SCALARS, "overwritten")}
         self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
@@ -213,7 +214,7 @@ class _Seen:
 
     def _of(self, name: str, side: int = 0) -> NDArray[Any]:
         values: NDArray[Any] = getattr(self.compared.readers[side].steps, name)
-        return values[(self._left, self._right)[side]]
+        return values[(self.left, self._right)[side]]
 
     def _agrees(self, group: str) -> NDArray[np.bool_]:
         widths = [self._of(GROUPS[group], side).astype(np.int64) for side in (0, 1)]
@@ -221,7 +222,7 @@ class _Seen:
         rows = np.flatnonzero(found)
         one, two = (
             getattr(reader.side.columns, group).number[expand_rows(reader.starts[group], at[rows])]
-            for reader, at in zip(self.compared.readers, (self._left, self._right), strict=True)
+            for reader, at in zip(self.compared.readers, (self.left, self._right), strict=True)
         )
         apart = ~((one == two) | (np.isnan(one) & np.isnan(two)))
         found[np.repeat(rows, widths[0][rows])[apart]] = False
@@ -229,11 +230,11 @@ class _Seen:
 
     def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""
-        apart = ~self._agree["steps"] | (self.compared.rounding.grown[self._left] & self._differs)
+        apart = ~self._agree["steps"] | (self.compared.rounding.grown[self.left] & self._differs)
         total = np.cumsum(apart)
         before = total - apart
         goes_on = before == before[self._begins][self._owner] if len(apart) else ~apart
-        goes_on &= ~(self.compared.rounding.grown[self._left] & self._differs)
+        goes_on &= ~(self.compared.rounding.grown[self.left] & self._differs)
         if self.lockstep:
             return goes_on, goes_on
         synced = np.logical_and.reduce(
@@ -253,7 +254,7 @@ class _Seen:
         if len(rows) > MOST_LOCATED:
             self.is_sample, rows = True, rows[:: -(-len(rows) // MOST_LOCATED)]
         found = [
-            locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row])) for row in rows.tolist()
+            locate_rows(*self.compared.readers, int(self.left[row]), int(self._right[row])) for row in rows.tolist()
         ]
         return {
             row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
@@ -285,22 +286,9 @@ class _Seen:
         rows = np.sort(np.concatenate([np.flatnonzero(is_wrong), right]))
         return rows, is_wrong[rows]
 
-    def describe(self, rows: NDArray[np.int64], is_wrong: NDArray[np.bool_]) -> Iterator[Row]:
-        """Yield some rows as instances."""
-        for row, wrong in zip(rows.tolist(), is_wrong.tolist(), strict=True):
-            slot = int(self.slot[row])
-            yield Row(wrong, f"slot {slot}, step {self.number[row]}", {"in one slot": slot})
-
-    def features(self, root: str) -> "list[_Column]":
-        """Return the features of the expected rows, with those of a field."""
-        return [*self._columns, *_read_sources(self.compared.readers[0], root)]
-
-    def values(self, columns: "Sequence[_Column]") -> NDArray[np.float64]:
-        """Return the values of features: float64 [F, R]."""
-        return np.array([column[self._left] for _, column in columns], np.float64)
-
     @cached_property
-    def _columns(self) -> "list[_Column]":
+    def columns(self) -> "list[_Column]":
+        """The features of the expected rows."""
         return list(_read_features(*self.compared.readers))
 
 
@@ -336,9 +324,10 @@ def _read_sources(reader: RowReader, root: str) -> Iterator[_Column]:
     before = _find_before(reader, has)
     sources = {"the step before": np.where(before >= 0, before, rows)}
     width, num_slots = int(reader.number.max(initial=0)) + 1, int(reader.slot.max(initial=0)) + 1
-    key = (reader.slot * width + reader.number) * 2 + reader.steps.kind
+    is_reset = reader.steps.kind == StepKind.RESET
+    key = (reader.slot * width + reader.number) * 2 + is_reset
     for name, away in (("the next slot", 1), ("the slot before", -1)):
-        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + reader.steps.kind
+        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + is_reset
         at = np.minimum(np.searchsorted(key, sought), len(rows) - 1)
         sources[name] = np.where(key[at] == sought, at, rows)
     for name, source in sources.items():
