@@ -80,7 +80,7 @@ def describe_causes(
     further: comparisons of the same sides with other seeds, whose rows show more
     """
     divergences = compared.comparison.divergences
-    seen = [_Seen(each, lockstep) for each in (compared, *further)] if divergences else []
+    seen = [_Seen(each, lockstep, 1 + len(further)) for each in (compared, *further)] if divergences else []
     keys = [_key_of(each.stage, each.field) for each in divergences]
     joined = {} if lockstep else _join_stages({*keys}, seen)
     groups: dict[tuple[str, str], list[int]] = {}
@@ -105,8 +105,10 @@ def describe_causes(
         )
         if len(causes) < MOST_CAUSES:
             alike = {key for key in keys if joined.get(key, key) == (stage, root)}
-            shown = show(stage, _find(stage, alike, seen))
-            cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
+            found = _find(stage, alike, seen)
+            if found is not None:
+                shown = show(stage, found)
+                cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
         causes.append(cause)
     numbered = (
         msgspec.structs.replace(each, cause=numbers[i], stage=causes[numbers[i]].stage)
@@ -150,8 +152,11 @@ def _describe_situation(divergences: Sequence[Divergence], num_slots: int) -> st
     return ", ".join(filter(None, (*parts, *(evidence if len(evidence) == 1 else ()))))
 
 
-def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
-    """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only."""
+def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found | None:
+    """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only.
+
+    None if a sample of the rows has none that went wrong.
+    """
     found: Found | None = None
     for is_first in (False, True):
         table, cases = _tabulate(stage, keys, seen, is_first=is_first)
@@ -159,8 +164,7 @@ def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
         if best is not None and best.is_exact:
             return best
         found = found or best or Found(cases, table, NOTHING, (), False, 1.0)
-    assert found is not None
-    return found
+    return found if found is not None and found.table.is_wrong.any() else None
 
 
 def _tabulate(stage: str, keys: Set[_Key], seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
@@ -186,11 +190,13 @@ def _tabulate(stage: str, keys: Set[_Key], seen: Sequence["_Seen"], *, is_first:
 class _Seen:
     """The rows of a comparison in pairs; the columns below have one value for each pair.
 
+    num_alike: the number of comparisons whose rows are examined together
     is_sample: whether rows were left out
     """
 
     compared: Compared
     lockstep: bool
+    num_alike: int = 1
     is_sample: bool = False
 
     def __post_init__(self) -> None:
@@ -251,14 +257,19 @@ class _Seen:
     def _located(self) -> dict[int, tuple[str, str]]:
         """The stage and the field of rows that differ, as far as they count."""
         rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
-        if len(rows) > MOST_LOCATED:
-            self.is_sample, rows = True, rows[:: -(-len(rows) // MOST_LOCATED)]
+        rows = self._thin(rows, MOST_LOCATED)
         found = [
             locate_rows(*self.compared.readers, int(self.left[row]), int(self._right[row])) for row in rows.tolist()
         ]
         return {
             row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
         }
+
+    def _thin(self, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        """Return a sample of some rows if they are too many."""
+        every = -(-len(rows) * self.num_alike // most) or 1
+        self.is_sample |= every > 1
+        return rows[::every]
 
     def collect(self, stage: str, keys: Set[_Key], *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""
@@ -280,9 +291,7 @@ class _Seen:
         if stage in (Stage.RESET, Stage.AUTORESET):
             is_end = (self._of("terminated") | self._of("truncated")).astype(bool)
             is_right &= np.where(self.is_reset, (self.number == 0) == (stage == Stage.RESET), is_end)
-        right = np.flatnonzero(is_right)
-        if len(right) > MOST_RIGHT:
-            self.is_sample, right = True, right[:: -(-len(right) // MOST_RIGHT)]
+        right = self._thin(np.flatnonzero(is_right), MOST_RIGHT)
         rows = np.sort(np.concatenate([np.flatnonzero(is_wrong), right]))
         return rows, is_wrong[rows]
 
@@ -411,7 +420,8 @@ def _read_numbers(reader: RowReader) -> Iterator[_Column]:
             earlier = np.where(before >= 0, column[before], 0)
             changes = whole & (before >= 0) & (column != earlier)
             yield _make(name, scale, f"with {name} {{}}"), column
-            yield _make(f"{name} changes", Scale.FLAG, f"that change {name}", f"that do not change {name}"), changes
+            words = f"that change {name}", f"that do not change {name}"
+            yield _make(f"{name} changes", Scale.FLAG, *words)._replace(stages=frozenset()), changes
             yield _make(f"{name} before", scale, f"after {name} {{}}"), earlier
 
 
