@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import Found, Table, find_in
-from kgverify.conditions.instances import Cases, Unit
+from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import NOTHING
 from kgverify.conditions.sentence import show
 from kgverify.environments.compare import Compared
@@ -80,7 +80,7 @@ def describe_causes(
     further: comparisons of the same sides with other seeds, whose rows show more
     """
     divergences = compared.comparison.divergences
-    seen = [_Seen(each, lockstep) for each in (compared, *further)] if divergences else []
+    seen = [_Seen(each, lockstep, 1 + len(further)) for each in (compared, *further)] if divergences else []
     keys = [_key_of(each.stage, each.field) for each in divergences]
     joined = {} if lockstep else _join_stages({*keys}, seen)
     groups: dict[tuple[str, str], list[int]] = {}
@@ -105,8 +105,10 @@ def describe_causes(
         )
         if len(causes) < MOST_CAUSES:
             alike = {key for key in keys if joined.get(key, key) == (stage, root)}
-            shown = show(stage, _find(stage, alike, seen))
-            cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
+            found = _find(stage, alike, seen)
+            if found is not None:
+                shown = show(stage, found)
+                cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
         causes.append(cause)
     numbered = (
         msgspec.structs.replace(each, cause=numbers[i], stage=causes[numbers[i]].stage)
@@ -150,8 +152,11 @@ def _describe_situation(divergences: Sequence[Divergence], num_slots: int) -> st
     return ", ".join(filter(None, (*parts, *(evidence if len(evidence) == 1 else ()))))
 
 
-def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
-    """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only."""
+def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found | None:
+    """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only.
+
+    None if a sample of the rows has none that went wrong.
+    """
     found: Found | None = None
     for is_first in (False, True):
         table, cases = _tabulate(stage, keys, seen, is_first=is_first)
@@ -159,37 +164,39 @@ def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
         if best is not None and best.is_exact:
             return best
         found = found or best or Found(cases, table, NOTHING, (), False, 1.0)
-    assert found is not None
-    return found
+    return found if found is not None and found.table.is_wrong.any() else None
 
 
 def _tabulate(stage: str, keys: Set[_Key], seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
     root = next(iter(keys))[1]
-    parts = [(each, *each.collect(stage, keys, is_first=is_first)) for each in seen]
-    columns = [each.features(root) for each in seen]
-    values = np.concatenate(
-        [each.values(of_root)[:, rows].T for (each, rows, _), of_root in zip(parts, columns, strict=True)]
-    )
-    features = tuple(feature for feature, _ in columns[0])
-    is_wrong = np.concatenate([wrong for *_, wrong in parts])
-    episodes = np.concatenate([each.episode[rows] + (i << 32) for i, (each, rows, _) in enumerate(parts)])
+    features: tuple[Feature, ...] = ()
+    parts, instances, are_resets = [], [], True
+    for i, each in enumerate(seen):
+        rows, is_wrong = each.collect(stage, keys, is_first=is_first)
+        features, columns = zip(*each.columns, *_read_sources(each.compared.readers[0], root), strict=True)
+        values = np.array([column[each.left[rows]] for column in columns], np.float64).T
+        parts.append((values, is_wrong, each.episode[rows] + (i << 32)))
+        places = zip(is_wrong.tolist(), each.slot[rows].tolist(), each.number[rows].tolist(), strict=True)
+        instances += [Row(wrong, f"slot {slot}, step {step}", {"in one slot": slot}) for wrong, slot, step in places]
+        are_resets &= bool(each.is_reset[rows].all())
+    values, is_wrong, episodes = map(np.concatenate, zip(*parts, strict=True))
     rows, none = np.arange(len(is_wrong)), np.zeros(len(is_wrong), np.int64)
     table = Table(features, values, is_wrong, rows, rows, episodes, none, none)
-    instances: Any = [row for each, chosen, wrong in parts for row in each.describe(chosen, wrong)]
-    unit = Unit.RESET if all(each.is_reset[rows].all() for each, rows, _ in parts) else Unit.STEP
-    is_sample = any(each.is_sample for each in seen)
-    return table, Cases(unit, "wrong", "right", tuple(instances), is_sample=is_sample)
+    unit, rows_of = Unit.RESET if are_resets else Unit.STEP, cast(tuple[Instance, ...], tuple(instances))
+    return table, Cases(unit, "wrong", "right", rows_of, is_sample=any(each.is_sample for each in seen))
 
 
 @dataclass(eq=False)
 class _Seen:
     """The rows of a comparison in pairs; the columns below have one value for each pair.
 
+    num_alike: the number of comparisons whose rows are examined together
     is_sample: whether rows were left out
     """
 
     compared: Compared
     lockstep: bool
+    num_alike: int = 1
     is_sample: bool = False
 
     def __post_init__(self) -> None:
@@ -198,12 +205,12 @@ class _Seen:
         common = np.minimum(*counts)
         self._owner = np.repeat(np.arange(len(common)), common)
         ordinal = np.arange(len(self._owner)) - starts_of(common)[self._owner]
-        self._left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
+        self.left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
         self._begins = ordinal == 0
-        self.slot, self.number = expected.slot[self._left], expected.number[self._left]
-        self.is_reset = expected.steps.kind[self._left] == StepKind.RESET
+        self.slot, self.number = expected.slot[self.left], expected.number[self.left]
+        self.is_reset = expected.steps.kind[self.left] == StepKind.RESET
         # An episode of the expected side: it has a number of its own over all slots.
-        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self._left] - 1
+        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self.left] - 1
         agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
         scalars = {name: self._of(name) == self._of(name, 1) for name in (*SCALARS, "overwritten")}
         self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
@@ -213,7 +220,7 @@ class _Seen:
 
     def _of(self, name: str, side: int = 0) -> NDArray[Any]:
         values: NDArray[Any] = getattr(self.compared.readers[side].steps, name)
-        return values[(self._left, self._right)[side]]
+        return values[(self.left, self._right)[side]]
 
     def _agrees(self, group: str) -> NDArray[np.bool_]:
         widths = [self._of(GROUPS[group], side).astype(np.int64) for side in (0, 1)]
@@ -221,7 +228,7 @@ class _Seen:
         rows = np.flatnonzero(found)
         one, two = (
             getattr(reader.side.columns, group).number[expand_rows(reader.starts[group], at[rows])]
-            for reader, at in zip(self.compared.readers, (self._left, self._right), strict=True)
+            for reader, at in zip(self.compared.readers, (self.left, self._right), strict=True)
         )
         apart = ~((one == two) | (np.isnan(one) & np.isnan(two)))
         found[np.repeat(rows, widths[0][rows])[apart]] = False
@@ -229,11 +236,11 @@ class _Seen:
 
     def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""
-        apart = ~self._agree["steps"] | (self.compared.rounding.grown[self._left] & self._differs)
+        apart = ~self._agree["steps"] | (self.compared.rounding.grown[self.left] & self._differs)
         total = np.cumsum(apart)
         before = total - apart
         goes_on = before == before[self._begins][self._owner] if len(apart) else ~apart
-        goes_on &= ~(self.compared.rounding.grown[self._left] & self._differs)
+        goes_on &= ~(self.compared.rounding.grown[self.left] & self._differs)
         if self.lockstep:
             return goes_on, goes_on
         synced = np.logical_and.reduce(
@@ -250,14 +257,19 @@ class _Seen:
     def _located(self) -> dict[int, tuple[str, str]]:
         """The stage and the field of rows that differ, as far as they count."""
         rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
-        if len(rows) > MOST_LOCATED:
-            self.is_sample, rows = True, rows[:: -(-len(rows) // MOST_LOCATED)]
+        rows = self._thin(rows, MOST_LOCATED)
         found = [
-            locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row])) for row in rows.tolist()
+            locate_rows(*self.compared.readers, int(self.left[row]), int(self._right[row])) for row in rows.tolist()
         ]
         return {
             row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
         }
+
+    def _thin(self, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        """Return a sample of some rows if they are too many."""
+        every = -(-len(rows) * self.num_alike // most) or 1
+        self.is_sample |= every > 1
+        return rows[::every]
 
     def collect(self, stage: str, keys: Set[_Key], *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""
@@ -279,28 +291,13 @@ class _Seen:
         if stage in (Stage.RESET, Stage.AUTORESET):
             is_end = (self._of("terminated") | self._of("truncated")).astype(bool)
             is_right &= np.where(self.is_reset, (self.number == 0) == (stage == Stage.RESET), is_end)
-        right = np.flatnonzero(is_right)
-        if len(right) > MOST_RIGHT:
-            self.is_sample, right = True, right[:: -(-len(right) // MOST_RIGHT)]
+        right = self._thin(np.flatnonzero(is_right), MOST_RIGHT)
         rows = np.sort(np.concatenate([np.flatnonzero(is_wrong), right]))
         return rows, is_wrong[rows]
 
-    def describe(self, rows: NDArray[np.int64], is_wrong: NDArray[np.bool_]) -> Iterator[Row]:
-        """Yield some rows as instances."""
-        for row, wrong in zip(rows.tolist(), is_wrong.tolist(), strict=True):
-            slot = int(self.slot[row])
-            yield Row(wrong, f"slot {slot}, step {self.number[row]}", {"in one slot": slot})
-
-    def features(self, root: str) -> "list[_Column]":
-        """Return the features of the expected rows, with those of a field."""
-        return [*self._columns, *_read_sources(self.compared.readers[0], root)]
-
-    def values(self, columns: "Sequence[_Column]") -> NDArray[np.float64]:
-        """Return the values of features: float64 [F, R]."""
-        return np.array([column[self._left] for _, column in columns], np.float64)
-
     @cached_property
-    def _columns(self) -> "list[_Column]":
+    def columns(self) -> "list[_Column]":
+        """The features of the expected rows."""
         return list(_read_features(*self.compared.readers))
 
 
@@ -336,9 +333,10 @@ def _read_sources(reader: RowReader, root: str) -> Iterator[_Column]:
     before = _find_before(reader, has)
     sources = {"the step before": np.where(before >= 0, before, rows)}
     width, num_slots = int(reader.number.max(initial=0)) + 1, int(reader.slot.max(initial=0)) + 1
-    key = (reader.slot * width + reader.number) * 2 + reader.steps.kind
+    is_reset = reader.steps.kind == StepKind.RESET
+    key = (reader.slot * width + reader.number) * 2 + is_reset
     for name, away in (("the next slot", 1), ("the slot before", -1)):
-        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + reader.steps.kind
+        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + is_reset
         at = np.minimum(np.searchsorted(key, sought), len(rows) - 1)
         sources[name] = np.where(key[at] == sought, at, rows)
     for name, source in sources.items():
@@ -422,7 +420,8 @@ def _read_numbers(reader: RowReader) -> Iterator[_Column]:
             earlier = np.where(before >= 0, column[before], 0)
             changes = whole & (before >= 0) & (column != earlier)
             yield _make(name, scale, f"with {name} {{}}"), column
-            yield _make(f"{name} changes", Scale.FLAG, f"that change {name}", f"that do not change {name}"), changes
+            words = f"that change {name}", f"that do not change {name}"
+            yield _make(f"{name} changes", Scale.FLAG, *words)._replace(stages=frozenset()), changes
             yield _make(f"{name} before", scale, f"after {name} {{}}"), earlier
 
 

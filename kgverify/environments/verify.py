@@ -200,10 +200,10 @@ def compare_environments(
     if report.divergences:
         sides = None if isinstance(expected, Side) or isinstance(actual, Side) else (expected, actual)
         divergences, causes = describe_causes(found, lockstep=ran.lockstep)
-        sought = [each for each in causes if each.when is not None and not each.when.is_exact]
-        if sides is not None and any(each.when and each.when.num_wrong <= FEW_WRONG for each in sought):
-            late = max(divergences[each.first].step for each in sought)
-            further = _run_further(sides, comparing, late + MOST_AFTER)
+        first = causes[0]
+        is_open = first.when is not None and not first.when.is_exact and first.when.num_wrong <= FEW_WRONG
+        if sides is not None and is_open:
+            further = _run_further(sides, comparing, divergences[first.first].step + MOST_AFTER)
             divergences, causes = describe_causes(found, further, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
         if comparing.shrinks and sides is not None:

@@ -29,15 +29,23 @@ def compare_fault(name: str, *, shows_states: bool = False, shrinks: bool = True
     return report
 
 
-@pytest.mark.parametrize("name", CONDITIONS)
+RARELY = pytest.mark.exhaustive
+DEFAULT = ("StaleObservationInEvery16thSlot", "DecayFromTheSecondEpisode")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in DEFAULT else [RARELY]) for name in CONDITIONS])
 def test_the_condition_of_a_fault_is_found(name: str) -> None:
-    report = compare_fault(name, shrinks=False)
+    # Without the state, an energy that starts too low and decays like the right one looks like a wrong scale.
+    report = compare_fault(name, shows_states=name == "EnergyKeptAfterTruncation", shrinks=False)
     assert [cause.stage for cause in report.causes] == [FAULTS[name][0]]
     assert CONDITIONS[name] in report.causes[0].condition
 
 
-@pytest.mark.parametrize("shows_states", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", ["RewardOfTheNextSlot", "SeedReusedAtReset", "LimitOneStepLate"])
+@pytest.mark.parametrize("shows_states", [False, pytest.param(True, marks=RARELY)])
+@pytest.mark.parametrize(
+    "name",
+    ["RewardOfTheNextSlot", *(pytest.param(name, marks=RARELY) for name in ("SeedReusedAtReset", "LimitOneStepLate"))],
+)
 def test_a_difference_shrinks_to_few_slots_and_steps(name: str, shows_states: bool) -> None:
     report = compare_fault(name, shows_states=shows_states)
     shrunk = report.shrunk
@@ -71,6 +79,7 @@ wrong = kv.EnvironmentSpec(lambda slots: Walk(slots, True), autoreset="disabled"
 """Two sides that differ at one place."""
 
 
+@pytest.mark.deep
 def test_the_rendered_test_of_a_difference_fails_until_it_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "walk.py"
     path.write_text(WALK_FILE.replace("", ""))
