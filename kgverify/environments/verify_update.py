@@ -24,6 +24,8 @@ _STEP: Final = ("index", "losses", "gradients", "scaled_gradients", "parameters"
 _THEIRS: Final = ("advantages", "returns", *_STEP, "minibatches", "optimizer_state", "earlier_parameters")
 _TERMS: Final = ("policy", "value", "entropy", "total")
 MOST_EXPLANATIONS: Final = 3
+MARGIN: Final = 4.0
+"""The ratio of the rounding of a mistaken computation to that of the right one, at most."""
 
 
 class UpdateReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="kgverify update 1"):
@@ -318,22 +320,25 @@ class _Check:
 
 def _explain(expected: Any, bounds: Any, actual: Any, differs: Any, mistakes: Iterable[tuple[str, Any]]) -> str:
     """Return the mistakes that give all of their numbers; otherwise, those that give the differing ones; or empty."""
-    found: dict[bool, list[str]] = {True: [], False: []}
+    found: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for words, values in chain(mistakes, _find_factor(expected, actual)):
-        is_right = is_part = True
+        gaps = {True: 0.0, False: 0.0}
         for name, each in expected.items():
             other, known = to_array(values[name]), np.isfinite(each)
+            # A mistake rounds other numbers: its bound is that of the tensor, for numbers of its own size.
             size = np.abs(other[known]).max(initial=0.0) / max(np.abs(each[known]).max(initial=0.0), 1e-300)
-            # A mistake may carry rounding from a row with a large bound to one with a small bound.
-            fits = np.abs(other - actual[name]) <= bounds[name][known].max(initial=0.0) * max(1.0, float(size))
-            is_right, is_part = is_right and bool(fits[known].all()), is_part and bool(fits[differs[name]].all())
-        if is_part:
-            found[is_right].append(words)
-        if len(found[True]) == MOST_EXPLANATIONS:
-            break
-    for is_right, what in ((True, "equals the one computed"), (False, "the numbers that differ equal those computed")):
-        if found[is_right]:
-            return f"{what} {' or '.join(found[is_right][:MOST_EXPLANATIONS])}"
+            bound = MARGIN * max(1.0, float(size)) * bounds[name][known].max(initial=1e-300)
+            for is_all, rows in ((True, known), (False, differs[name])):
+                gap = np.nan_to_num(np.abs(other - actual[name])[rows] / bound, nan=np.inf).max(initial=0.0)
+                gaps[is_all] = max(gaps[is_all], float(gap))
+        for is_all, gap in gaps.items():
+            if gap <= 1:
+                found[is_all][words] = gap
+    for is_all, what in ((True, "equals the one computed"), (False, "the numbers that differ equal those computed")):
+        least = min(found[is_all].values(), default=0.0)
+        fitting = [words for words, gap in found[is_all].items() if gap <= 2 * least + 0.1]
+        if fitting:
+            return f"{what} {' or '.join(fitting[:MOST_EXPLANATIONS])}"
     return ""
 
 
