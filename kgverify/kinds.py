@@ -11,6 +11,7 @@ import msgspec
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Divergence
+from kgverify.environments.recording import read_recording as read_recording
 from kgverify.errors import count_of
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.program import Symbols

@@ -244,10 +244,11 @@ def record_env(
     """Record the environment of your own loop, on its device: call the recorder after `reset` and `step`.
 
     `path` receives all columns of a share of the slots, which `kgverify env diff` compares with another environment. Beside
-    it, `<name>.digests.h5` receives a digest of every row of every slot: two recordings of the same loop show the first row
-    that differs. On a GPU the digests are computed there, and copied without waiting. Call the recorder outside of captured
-    CUDA graphs and compiled functions; it reads their output at once, so they may reuse it. Whole numbers beyond 2^53 are
-    rounded to float64.
+    it, `<name>.digests.h5` receives a digest of every row of every slot: read two recordings of the same loop with
+    `kgverify.kinds.read_recording`, and `kgverify.kinds.compare` names the first row of each slot that differs. On a GPU
+    the digests are computed there, and copied without waiting. Call the recorder outside of captured CUDA graphs and
+    compiled functions; it reads their output at once, so they may reuse it. Whole numbers beyond 2^53 are rounded to
+    float64.
 
     Args:
         path: The trace to write, such as `run.h5`.

@@ -49,6 +49,22 @@ def find_kernel(device: torch.device) -> Callable[..., None] | None:
     return digest_rows
 
 
+class _Graph:
+    """A CUDA graph of a function of a call, which reads copies of the call's tensors."""
+
+    def __init__(self, function: Callable[[Call], None], call: Call) -> None:
+        self._own = {name: tuple(leaf.clone() for leaf in leaves) for name, leaves in call.items()}
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device in the meantime.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            function(self._own)
+
+    def run(self, call: Call) -> None:
+        own = [leaf for leaves in self._own.values() for leaf in leaves]
+        torch._foreach_copy_(own, [leaf for leaves in call.values() for leaf in leaves])
+        self._graph.replay()
+
+
 class RowRecorder:
     """The recorder of rows on one device.
 
@@ -87,20 +103,20 @@ class RowRecorder:
             self._views["kind"][0] = 1
             for group, (count, num) in groups.items():
                 self._views[count][0 if group in ("actions", "hidden") else slice(None)] = num
+            self._present = torch.zeros(2, num_slots, dtype=torch.bool)
+            self._words = torch.zeros(2, num_slots, dtype=torch.int64)
+            (_, _, width), kept = self._table.shape, len(self._chosen)
+            self._num_calls = max(1, min(MAX_CALLS, _MAX_BYTES // (2 * kept * width * 8)))
+            shape = self._num_calls, 2
+            self._block = Block(
+                torch.zeros(*shape, num_slots, dtype=torch.bool),
+                torch.zeros(*shape, num_slots, dtype=torch.int64),
+                torch.zeros(*shape, kept, width, dtype=torch.float64),
+            )
+            self._at = torch.zeros(1, dtype=torch.int64)
         # The part of the table for each tensor, so that a call makes no views.
         self._parts: dict[tuple[int, str], list[Tensor]] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        (_, slots, width), kept = self._table.shape, len(self._chosen)
-        self._num_calls = max(1, min(MAX_CALLS, _MAX_BYTES // (2 * kept * width * 8)))
-        shape = self._num_calls, 2
-        with torch.inference_mode(False), self._table.device:
-            self._block = Block(
-                torch.empty(*shape, slots, dtype=torch.bool),
-                torch.empty(*shape, slots, dtype=torch.int64),
-                torch.empty(*shape, kept, width, dtype=torch.float64),
-            )
+        self._graphs: dict[tuple[str, ...], _Graph] = {}
         self.num_filled = 0
 
     def add(self, call: Call) -> bool:
@@ -109,14 +125,26 @@ class RowRecorder:
             raise RuntimeError(
                 "a replay of a captured CUDA graph would record nothing: call the recorder outside of it"
             )
-        present, digests, rows = (each[self.num_filled] for each in self._block)
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(self._table):  # type: ignore[no-untyped-call]
-            self._fill(call, present)
-            if self._digest is not None:
-                self._digest(self._table, self._counted, digests, *self._bits)
-            torch.index_select(self._table, 1, self._chosen, out=rows)
+            graph = self._graphs.get(tuple(call))
+            if graph is not None:
+                graph.run(call)
+            else:
+                self._record(call)
+                if self._table.is_cuda and self.has_digests:
+                    # The first call has compiled the kernel.
+                    self._graphs[tuple(call)] = _Graph(self._record, call)
         self.num_filled += 1
         return self.num_filled == self._num_calls
+
+    def _record(self, call: Call) -> None:
+        self._fill(call, self._present)
+        if self._digest is not None:
+            self._digest(self._table, self._counted, self._words, *self._bits)
+        new = self._present, self._words, self._table.index_select(1, self._chosen)
+        for whole, rows in zip(self._block, new, strict=True):
+            whole.index_copy_(0, self._at, rows[None])
+        self._at += 1
 
     def _fill(self, call: Call, present: Tensor) -> None:
         """Write the rows of a call to the table. A row that is not present may hold anything."""
@@ -147,7 +175,7 @@ class RowRecorder:
         for group in observed:
             count, num = self._groups[group]
             is_shown = group == "observations" and ("final" in call or not is_same_step)
-            self._views[count][0, :, 0] = num if is_shown else torch.where(ends, 0.0, float(num))
+            self._views[count][0, :, 0] = num if is_shown else ~ends * num
 
     def _put(self, row: int, call: Call) -> None:
         for name in call.keys() & self._views.keys():
@@ -162,8 +190,11 @@ class RowRecorder:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""
         copy = HostCopy()
         types = np.uint8, np.int64, np.float64
-        fetched = (copy.fetch(each[: self.num_filled], kind) for each, kind in zip(self._block, types, strict=True))
-        found = PendingCopy(Block(*fetched), copy)
+        with torch.inference_mode(False):
+            # The next calls write to the block again.
+            rows = [each[: self.num_filled].clone() for each in self._block]
+            self._at.zero_()
+        found = PendingCopy(Block(*(copy.fetch(*each) for each in zip(rows, types, strict=True))), copy)
         copy.begin()
-        self._begin()
+        self.num_filled = 0
         return found

@@ -12,10 +12,10 @@ from batched_walk import BatchedWalk, WalkAdapter
 import kgverify as kv
 from kgverify.environments.drive import Drive, Follower, Plan, Recorded
 from kgverify.environments.protocol import Autoreset
-from kgverify.environments.recording import read_recording, read_side
+from kgverify.environments.recording import read_side
 from kgverify.environments.trajectory import first_actions
 from kgverify.environments.verify import compare_environments
-from kgverify.kinds import compare
+from kgverify.kinds import compare, read_recording
 from kgverify.torch import trajectory_rows
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.digests import compute_digests
