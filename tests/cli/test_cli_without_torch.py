@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from invoked_commands import invoke
+from warm_commands import WITHOUT_EXPERIMENTS
 
 from kgverify import Evaluator
 from kgverify.errors import EXTRAS
@@ -16,7 +17,7 @@ from kgverify.report.render.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 RUNNER = f"""
-import json, sys
+import json, os, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -25,7 +26,10 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from kgverify.cli.app import run
+from kgverify.conditions import confirm
 
+if {WITHOUT_EXPERIMENTS!r} in os.environ:
+    confirm.MOST_ROUNDS = 0
 for words in json.load(sys.stdin):
     sys.argv = ["kgverify", *words]
     print("$", *words, flush=True)
@@ -87,12 +91,13 @@ def test_own_engines_are_recorded_compared_fuzzed_and_shrunk_without_torch(tmp_p
         "report run --github": 0,
         "show run --divergence 1": 0,
         "show run --explain": 0,
-        "shrink run --trust -o small.kg --max-calls 100": 0,
+        "shrink run --trust -o small.kg --max-calls 30": 0,
         "replay small.kg --trust": 1,
         "diff reference run/actual.h5": 1,
         "fuzz --engine own.py:Wrong --examples 8 --jobs 1 --minimum none": 1,
     }
-    done = dict(zip(lines, run_each(tmp_path, *(tuple(line.split()) for line in lines)), strict=True))
+    words = (tuple(line.split()) for line in lines)
+    done = dict(zip(lines, run_each(tmp_path, *words, **{WITHOUT_EXPERIMENTS: "1"}), strict=True))
     assert {line: code for line, (code, _) in done.items()} == lines, done
     assert "AGREE" in done["diff a.h5 b.h5 --json report.json"][1]
     assert "still, and in the same way: match_facts" in done["replay small.kg --trust"][1]
