@@ -207,7 +207,13 @@ def compare_environments(
             divergences, causes = describe_causes(found, further, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
         if comparing.shrinks and sides is not None:
-            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, sides, comparing))
+            shrunk = _shrink(report, ran, found, sides, comparing)
+            odd = shrunk is not None and not shrunk.repeats
+            notes = (
+                *report.notes,
+                *(["the smallest comparison does not repeat itself: a side is not deterministic"] * odd),
+            )
+            report = msgspec.structs.replace(report, shrunk=shrunk, notes=notes)
     return report, found
 
 
