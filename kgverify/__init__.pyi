@@ -72,6 +72,7 @@ from kgverify.engines.protocol import Sizes as Sizes
 from kgverify.engines.protocol import Workload as Workload
 from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
+from kgverify.environments.recording import EnvironmentRecorder as EnvironmentRecorder
 from kgverify.environments.verify_update import UpdateReport as UpdateReport
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError

@@ -36,6 +36,9 @@ IMPORTED = (
 CAN_FORK = sys.platform.startswith("linux")
 """Libraries may not survive a fork on other systems."""
 
+WITHOUT_EXPERIMENTS = "TEST_WITHOUT_EXPERIMENTS"
+"""The environment variable with which commands do not confirm conditions by experiments, which take much of their time."""
+
 KINDS = ("kgverify", "python-block")
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -151,6 +154,8 @@ def become(kind: str, argv: list[str]) -> NoReturn:
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  open until the process ends
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115  open until the process ends
     code = 0
+    if WITHOUT_EXPERIMENTS in os.environ:
+        importlib.import_module("kgverify.conditions.confirm").MOST_ROUNDS = 0
     try:
         if kind == "kgverify":
             sys.argv = argv

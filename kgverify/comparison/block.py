@@ -1,6 +1,5 @@
 """The comparison of a block of derivations: paired candidates of two traces in memory, step by step."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -199,11 +198,7 @@ class BlockComparer(ColumnComparer):
         if gap is not None:
             return self._near_tie(candidate, step, gap, difference)
         self.views[candidate, step] = expected, actual
-        level = level_of_step(expected, actual, difference)
-        if is_digest_alone:
-            level = Level.RENAMING
-        elif pair.by_digest:
-            level = _level_without_goals(expected, actual, level, is_same_digest=digests[0] == digests[1])
+        level = Level.RENAMING if is_digest_alone else level_of_step(expected, actual, difference)
         return self._divergence(candidate, step, difference, level, expected)
 
     @cached_property
@@ -346,20 +341,6 @@ def _resolvents_of(
         for columns, steps in ((expected, pairs.expected), (actual, pairs.actual))
     )
     return rows, others
-
-
-def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, is_same_digest: bool) -> Level:
-    """Return the level of the difference of two steps with unknown goals, judged by their clauses."""
-    if level is not Level.ORDER or is_same_digest:
-        return level
-    left, right = ([r.clause for r in step.resolvents] for step in (expected, actual))
-    chosen, other = (
-        side[step.choice] if 0 <= step.choice < len(side) else None
-        for side, step in ((left, expected), (right, actual))
-    )
-    if chosen != other:
-        return Level.CHOICE
-    return Level.ORDER if Counter(left) == Counter(right) else Level.RENAMING
 
 
 def _find_tie_gap(

@@ -5,7 +5,7 @@ and advantage[t] = delta[t] + gamma · lam · advantage[t+1] while the episode g
 the return minus a baseline (Williams 1992).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -78,113 +78,87 @@ def set_up(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Recursion:
 def list_mistakes(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Iterator[tuple[str, Floats]]:
     """Yield the advantages that a mistake gives, with the mistake in words: "computed" + words."""
 
-    def take(rows: Steps = steps, gamma: float = gamma, lam: float = lam, bootstrap: str = bootstrap) -> Floats:
-        return set_up(rows, gamma, lam, bootstrap).solve()
+    def take(**changes: Any) -> Floats:
+        factors: dict[str, Any] = {"gamma": gamma, "lam": lam, "bootstrap": bootstrap}
+        rows = steps._replace(**{name: each for name, each in changes.items() if name not in factors})
+        return set_up(rows, **factors | {name: each for name, each in changes.items() if name in factors}).solve()
 
     right = set_up(steps, gamma, lam, bootstrap)
-    terminated, truncated = steps.terminated, steps.truncated
-    cut, none = truncated & ~terminated, np.zeros_like(terminated)
-    after = np.concatenate((steps.value[1:], steps.last_value[None]))
-
-    def change(**terms: Any) -> Floats:
-        return right._replace(**terms).solve()
-
-    for word, other in (("always", "bootstrapped where truncated"), ("end", "with truncation as termination")):
-        yield other, take(bootstrap=word)
-    yield "without bootstrapping", take(bootstrap="never")
-    yield "with termination as truncation", take(steps._replace(terminated=none, truncated=terminated | truncated))
-    yield "as if truncation did not end the episode", take(steps._replace(truncated=none))
-    yield "as if termination did not end the episode", take(steps._replace(terminated=none))
-    yield "across the end of episodes", take(steps._replace(terminated=none, truncated=none))
-    yield "with the advantage of the next episode where an episode ends", change(goes_on=~none)
-    yield (
-        "with the advantage of the next episode where an episode is truncated",
-        change(goes_on=right.goes_on | cut),
-    )
-    yield "with the value of the next episode where an episode ends", change(next_value=after)
-    yield (
-        "with the value of the next episode where an episode is truncated",
-        change(next_value=np.where(cut, after, right.next_value)),
-    )
-    yield (
-        "with the value of the next episode where an episode terminates",
-        change(next_value=np.where(terminated, after, right.next_value)),
-    )
-    yield (
-        "with the value before the last step where an episode is truncated",
-        change(next_value=np.where(cut, steps.value, right.next_value)),
-    )
-    yield (
-        "with the value of the same row in place of the next one",
-        change(next_value=np.where(right.goes_on, steps.value, 0)),
-    )
-    for words, shift in (("next", -1), ("previous", 1)):
-        moved = [_shift(each, shift) for each in (terminated, truncated)]
-        yield f"with the done flag of the {words} row", take(steps._replace(terminated=moved[0], truncated=moved[1]))
-        yield f"with the reward of the {words} row", change(reward=_shift(steps.reward, shift))
-        yield f"with the value of the {words} row", take(steps._replace(value=_shift(steps.value, shift)))
-        for field in ("reward", "value", "terminated", "truncated", "last_value", "final_value"):
-            rolled = np.roll(getattr(steps, field), -shift, axis=-1)
-            yield f"with the {field} of the {words} slot", take(steps._replace(**{field: rolled}))
-    yield "with gamma and lambda exchanged", take(gamma=lam, lam=gamma)
-    yield "with lambda 1", take(lam=1.0)
-    yield "with lambda 0", take(lam=0.0)
-    yield "with lambda in place of gamma · lambda", change(decay=lam)
-    yield (
-        "with gamma in place of gamma · lambda in the trace, and lambda in the difference",
-        change(gamma=lam, decay=gamma),
-    )
-    yield "without gamma", take(gamma=1.0)
-    yield "without gamma in the difference", change(gamma=1.0)
-    last = right.next_value.copy()
-    goes_on = right.goes_on[-1]
-    for words, values in (
-        ("without the value after the last step", np.zeros_like(steps.last_value)),
-        ("with the value of the last row in place of the one after it", steps.value[-1]),
+    (terminated, truncated), value, following = steps[2:4], steps.value, right.next_value
+    cut, none, goes_on = truncated & ~terminated, np.zeros_like(terminated), right.goes_on
+    after = np.concatenate((value[1:], steps.last_value[None]))
+    is_last = np.arange(len(value))[:, None] == len(value) - 1
+    inputs: dict[str, dict[str, Any]] = {
+        "with truncation as termination": {"bootstrap": "end"},
+        "without bootstrapping": {"bootstrap": "never"},
+        "bootstrapped where truncated": {"bootstrap": "always"},
+        "with termination as truncation": {"terminated": none, "truncated": terminated | truncated},
+        "as if truncation did not end the episode": {"truncated": none},
+        "as if termination did not end the episode": {"terminated": none},
+        "across the end of episodes": {"terminated": none, "truncated": none},
+        "with gamma and lambda exchanged": {"gamma": lam, "lam": gamma},
+        "with lambda 1": {"lam": 1.0},
+        "with lambda 0": {"lam": 0.0},
+        "without gamma": {"gamma": 1.0},
+        "with rewards clipped to [-1, 1]": {"reward": np.clip(steps.reward, -1, 1)},
+        "with the sign of rewards exchanged": {"reward": -steps.reward},
+    }
+    terms: dict[str, dict[str, Any]] = {
+        "with the advantage of the next episode where an episode ends": {"goes_on": ~none},
+        "with the advantage of the next episode where an episode is truncated": {"goes_on": goes_on | cut},
+        "with the value of the next episode where an episode ends": {"next_value": after},
+        "with the value of the next episode where an episode is truncated": {
+            "next_value": np.where(cut, after, following)
+        },
+        "with the value of the next episode where an episode terminates": {
+            "next_value": np.where(terminated, after, following)
+        },
+        "with the value before the last step where an episode is truncated": {
+            "next_value": np.where(cut, value, following)
+        },
+        "with the value of the same row in place of the next one": {"next_value": np.where(goes_on, value, 0)},
+        "without the value after the last step": {"next_value": np.where(is_last & goes_on, 0, following)},
+        "with the value of the last row as the one after it": {
+            "next_value": np.where(is_last & goes_on, value, following)
+        },
+        "with the value after the last step, although the episode had ended": {
+            "next_value": np.where(is_last, after, following)
+        },
+        "with lambda in place of gamma · lambda": {"decay": lam},
+        "without gamma in the difference": {"gamma": 1.0},
+        "without the value as baseline": {"value": 0 * value},
+    }
+    for words, by in (("next", -1), ("previous", 1)):
+        moved = {name: _shift(each, by) for name, each in steps._asdict().items()}
+        inputs[f"with the done flag of the {words} row"] = {name: moved[name] for name in ("terminated", "truncated")}
+        terms[f"with the done flag of the {words} row in the trace"] = {"goes_on": ~_shift(~goes_on, by)}
+        for name, each in steps._asdict().items():
+            inputs[f"with the {name} of the {words} row"] = {name: moved[name]}
+            inputs[f"with the {name} of the {words} slot"] = {name: np.roll(each, by, axis=-1)}
+    yield from ((words, take(**change)) for words, change in inputs.items())
+    yield from ((words, right._replace(**change).solve()) for words, change in terms.items())
+    raw, shape = right.solve(), value.shape
+    yield "with the value added: they are returns", raw + value
+    # Values of the next row are those of the next slot, or the rows of all slots are one sequence.
+    columns = steps._asdict()
+    for words, order, width, last in (
+        ("along the slots in place of the steps", "T", shape[0], np.append(value[1:, 0], steps.last_value[-1:])),
+        ("over all slots, one after the other, as one sequence", "T", 1, steps.last_value[-1:]),
+        ("over the rows [T, N] as one sequence", "", 1, steps.last_value[:1]),
     ):
-        last[-1] = np.where(goes_on, values, right.next_value[-1])
-        yield words, change(next_value=last)
-    last[-1] = steps.last_value
-    yield "with the value after the last step, although the episode had ended", change(next_value=last)
-    yield "with rewards clipped to [-1, 1]", change(reward=np.clip(steps.reward, -1, 1))
-    yield "with the sign of rewards exchanged", change(reward=-steps.reward)
-    yield "without the value as baseline", change(value=np.zeros_like(steps.value))
-    yield "with the value added: they are returns", right.solve() + steps.value
-    yield "with the opposite sign", -right.solve()
-    yield from _list_layouts(steps, take, right)
-
-
-def _list_layouts(steps: Steps, take: Callable[..., Floats], right: Recursion) -> Iterator[tuple[str, Floats]]:
-    """Yield mistakes of axes and of scale."""
-    shape = steps.reward.shape
-
-    def reshape(change: Callable[[NDArray[Any]], NDArray[Any]], last_value: Floats) -> Steps:
-        columns = {name: change(each) for name, each in steps._asdict().items() if name != "last_value"}
-        return Steps(**columns, last_value=last_value)
-
-    transposed = reshape(lambda each: each.T, np.append(steps.value[1:, 0], steps.last_value[-1:]))
-    if shape[1] > 1:
-        yield "along the slots in place of the steps", take(transposed).T
-        column = np.append(steps.last_value[:1], 0.0)[:1]
-        yield (
-            "over the rows [T, N] as one sequence",
-            take(reshape(lambda e: e.reshape(-1, 1), column)).reshape(shape),
-        )
-        by_slot = take(reshape(lambda e: e.T.reshape(-1, 1), steps.last_value[-1:]))
-        yield "over all slots, one after the other, as one sequence", by_slot.reshape(shape[::-1]).T
-        yield "with the rows [T, N] read as [N, T]", right.solve().T.reshape(shape)
-    forward = right._replace(
-        goes_on=_shift(right.goes_on, 1)[::-1], reward=(right.reward + right.gamma * right.next_value)[::-1]
-    )
-    backward = forward._replace(value=right.value[::-1], next_value=np.zeros(shape))
-    yield "from the first step to the last one", backward.solve()[::-1]
-    raw = right.solve()
-    for ddof in (1, 0):
-        if np.isfinite(raw).all() and raw.size > 1:
-            yield "and normalised, where they should not be", (raw - raw.mean()) / (raw.std(ddof=ddof) + 1e-8)
-    for words, axis in (("each slot", 0), ("each step", 1)):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            yield f"and normalised over {words}", (raw - raw.mean(axis, keepdims=True)) / raw.std(axis, keepdims=True)
+        other = {
+            name: (each.T if order else each).reshape(-1, width)
+            for name, each in columns.items()
+            if name != "last_value"
+        }
+        found = take(**other, last_value=last)
+        yield words, found.reshape(shape[::-1]).T if order else found.reshape(shape)
+    yield "with the rows [T, N] read as [N, T]", raw.T.reshape(shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for words, axis in (("all rows", None), ("each slot", 0), ("each step", 1)):
+            for ddof in (0, 1) if raw.size > 1 else ():
+                scaled = (raw - raw.mean(axis, keepdims=True)) / (raw.std(axis, keepdims=True, ddof=ddof) + 1e-8)
+                yield f"and normalised over {words}, where they should not be", scaled
 
 
 def _shift(values: NDArray[Any], by: int) -> NDArray[Any]:
@@ -198,17 +172,13 @@ def list_return_mistakes(
     steps: Steps, advantage: Floats, gamma: float, right: Recursion
 ) -> Iterator[tuple[str, Floats]]:
     """Yield the returns that a mistake gives, from these advantages."""
+    value = steps.value
     yield "as the advantages, without the value", advantage
-    yield "with the value subtracted", advantage - steps.value
-    for words, shift in (("next", -1), ("previous", 1)):
-        yield f"with the value of the {words} row", advantage + _shift(steps.value, shift)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scaled = (advantage - np.nanmean(advantage)) / (
-            np.nanstd(advantage, ddof=1 if advantage.size > 1 else 0) + 1e-8
-        )
-    yield "from normalised advantages", scaled + steps.value
-    yield "as discounted sums of rewards (lambda 1)", right._replace(decay=gamma, value=0 * steps.value).solve()
-    sums = right._replace(decay=gamma, value=0 * steps.value, next_value=0 * steps.value).solve()
+    yield "with the value subtracted", advantage - value
+    yield "with the value of the next row", advantage + _shift(value, -1)
+    yield "from normalised advantages", (advantage - advantage.mean()) / (advantage.std() + 1e-8) + value
+    yield "as discounted sums of rewards (lambda 1)", right._replace(decay=gamma).solve() + value
+    sums = right._replace(decay=gamma, value=0 * value, next_value=0 * value).solve()
     yield "as discounted sums of rewards, without bootstrapping", sums
     yield "from one step (lambda 0)", steps.reward + gamma * right.next_value
-    yield "with the rows [T, N] read as [N, T]", (advantage + steps.value).T.reshape(steps.value.shape)
+    yield "with the rows [T, N] read as [N, T]", (advantage + value).T.reshape(value.shape)

@@ -33,6 +33,11 @@ class SGD(_Checked):
 
     lr:       the learning rate
     momentum, dampening, nesterov, weight_decay: as in torch
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.SGD(lr=0.1).momentum
+        0.0
     """
 
     lr: float
@@ -51,6 +56,11 @@ class Adam(_Checked):
     eps:       the number added to the square root of the second moment
     weight_decay: its factor
     decoupled: whether the decay applies to the weights, as in AdamW (Loshchilov and Hutter 2019), not to the gradients
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Adam(lr=3e-4).betas
+        (0.9, 0.999)
     """
 
     lr: float
@@ -76,6 +86,7 @@ class PPO(_Checked):
     normalize_advantages: over the rows of a `minibatch`, over the whole `buffer`, or `never`
     normalize_ddof, normalize_eps: (A − mean) / (std + eps), the sum of squares divided by the number of rows − ddof
     reduction:   `mean` or `sum` over the rows of a minibatch
+    with_replacement: whether a row may appear twice in a minibatch
     max_grad_norm: the Euclidean norm over all gradients to which they are scaled down; None for any norm
     optimizer:   `Adam` or `SGD`; without it, the update of the weights is not compared
 
@@ -98,6 +109,7 @@ class PPO(_Checked):
     normalize_ddof: int = 1
     normalize_eps: float = 1e-8
     reduction: Literal["mean", "sum"] = "mean"
+    with_replacement: bool = False
     max_grad_norm: float | None = None
     optimizer: Adam | SGD | None = None
 
@@ -107,6 +119,11 @@ class Reinforce(PPO):
     """REINFORCE with a baseline (Williams 1992): the return minus the recorded value, times the log-probability.
 
     The fields are those of `PPO`, with other defaults: the whole return, nothing bootstrapped, no ratio, no normalisation.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Reinforce(gamma=0.9).bootstrap
+        'never'
     """
 
     lam: float = 1.0

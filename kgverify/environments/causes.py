@@ -6,10 +6,10 @@ lockstep; otherwise those that follow a row in which observation and flags agree
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,9 +29,12 @@ from kgverify.trace.model.columns import expand_rows, starts_of
 MOST_CAUSES: Final = 8
 """The most causes with a condition."""
 
-MOST_LOCATED: Final = 2_000
+MOST_LOCATED: Final = 1_000
 MOST_RIGHT: Final = 4_000
 """The most rows that differ to examine, and the most that agree; of more, a sample."""
+
+MOST_READ: Final = 200_000
+"""The most rows whose groups of numbers are compared with those of other rows."""
 
 MOST_NUMBERS: Final = 16
 """The most numbers of an observation or a state that are features."""
@@ -39,7 +42,17 @@ MOST_NUMBERS: Final = 16
 LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
 """The stages that do not change the state: rows in a stretch of wrong ones count if the observation is right again later."""
 
-SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated")
+SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated", "overwritten")
+
+
+ENDS: Final = "ends"
+"""The field of a wrong end: both flags."""
+
+_SHOWN: Final = (Stage.RESET, Stage.TRANSITION, Stage.OBSERVE, Stage.AUTORESET)
+"""The stages at which a wrong observation may show."""
+
+_Key: TypeAlias = tuple[str, str]
+"""The stage and the field of a cause."""
 
 
 class Row(NamedTuple):
@@ -55,6 +68,10 @@ def root_of(field: str) -> str:
     return re.split(r"[\[.]", field)[0]
 
 
+def _key_of(stage: str, field: str) -> _Key:
+    return stage, ENDS if stage == Stage.END else root_of(field)
+
+
 def describe_causes(
     compared: Compared, further: Sequence[Compared] = (), *, lockstep: bool = False
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
@@ -63,10 +80,12 @@ def describe_causes(
     further: comparisons of the same sides with other seeds, whose rows show more
     """
     divergences = compared.comparison.divergences
+    seen = [_Seen(each, lockstep) for each in (compared, *further)] if divergences else []
+    keys = [_key_of(each.stage, each.field) for each in divergences]
+    joined = {} if lockstep else _join_stages({*keys}, seen)
     groups: dict[tuple[str, str], list[int]] = {}
     for i in sorted(range(len(divergences)), key=lambda i: (divergences[i].step, divergences[i].candidate)):
-        groups.setdefault((divergences[i].stage, root_of(divergences[i].field)), []).append(i)
-    seen = [_Seen(each, lockstep) for each in (compared, *further)] if groups else []
+        groups.setdefault(joined.get(keys[i], keys[i]), []).append(i)
     causes: list[Cause] = []
     numbers: dict[int, int] = {}
     for (stage, root), members in groups.items():
@@ -85,11 +104,35 @@ def describe_causes(
             code=kind.code,
         )
         if len(causes) < MOST_CAUSES:
-            shown = show(stage, _find(stage, root, seen))
+            alike = {key for key in keys if joined.get(key, key) == (stage, root)}
+            shown = show(stage, _find(stage, alike, seen))
             cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
         causes.append(cause)
-    numbered = (msgspec.structs.replace(each, cause=numbers[i]) for i, each in enumerate(divergences))
+    numbered = (
+        msgspec.structs.replace(each, cause=numbers[i], stage=causes[numbers[i]].stage)
+        for i, each in enumerate(divergences)
+    )
     return tuple(numbered), tuple(causes)
+
+
+def _join_stages(keys: Set[_Key], seen: Sequence["_Seen"]) -> dict[_Key, _Key]:
+    """Return the stages and fields that are one fault, with its stage.
+
+    Without the state, the rows after a wrong observation show whether the state is wrong, and may mislead. But if one exact
+    condition holds for all rows that are wrong, also those after a wrong one, the observation is wrong; and if it only holds
+    for the first of each stretch, the state is.
+    """
+    joined: dict[_Key, _Key] = {}
+    for root in {root for _, root in keys}:
+        alike = {key for key in keys if key[1] == root}
+        for stage, stages in ((Stage.OBSERVE, _SHOWN), (Stage.TRANSITION, (Stage.OBSERVE, Stage.TRANSITION))):
+            some = {key for key in alike if key[0] in stages}
+            if len(some) > 1 and not some & joined.keys():
+                table, cases = _tabulate(stage, some, seen, is_first=False)
+                best, _ = find_in(stage, cases, table)
+                if best is not None and best.is_exact:
+                    joined |= dict.fromkeys(some, (stage.value, root))
+    return joined
 
 
 def _describe_situation(divergences: Sequence[Divergence], num_slots: int) -> str:
@@ -107,11 +150,11 @@ def _describe_situation(divergences: Sequence[Divergence], num_slots: int) -> st
     return ", ".join(filter(None, (*parts, *(evidence if len(evidence) == 1 else ()))))
 
 
-def _find(stage: str, root: str, seen: Sequence["_Seen"]) -> Found:
+def _find(stage: str, keys: Set[_Key], seen: Sequence["_Seen"]) -> Found:
     """Return the condition of a cause: from all rows that count, or else from the first difference of each slot only."""
     found: Found | None = None
     for is_first in (False, True):
-        table, cases = _tabulate(stage, root, seen, is_first=is_first)
+        table, cases = _tabulate(stage, keys, seen, is_first=is_first)
         best, _ = find_in(stage, cases, table)
         if best is not None and best.is_exact:
             return best
@@ -120,13 +163,18 @@ def _find(stage: str, root: str, seen: Sequence["_Seen"]) -> Found:
     return found
 
 
-def _tabulate(stage: str, root: str, seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
-    parts = [(each, *each.collect(stage, root, is_first=is_first)) for each in seen]
-    values = np.concatenate([each.values[:, rows].T for each, rows, _ in parts])
+def _tabulate(stage: str, keys: Set[_Key], seen: Sequence["_Seen"], *, is_first: bool) -> tuple[Table, Cases]:
+    root = next(iter(keys))[1]
+    parts = [(each, *each.collect(stage, keys, is_first=is_first)) for each in seen]
+    columns = [each.features(root) for each in seen]
+    values = np.concatenate(
+        [each.values(of_root)[:, rows].T for (each, rows, _), of_root in zip(parts, columns, strict=True)]
+    )
+    features = tuple(feature for feature, _ in columns[0])
     is_wrong = np.concatenate([wrong for *_, wrong in parts])
     episodes = np.concatenate([each.episode[rows] + (i << 32) for i, (each, rows, _) in enumerate(parts)])
     rows, none = np.arange(len(is_wrong)), np.zeros(len(is_wrong), np.int64)
-    table = Table(seen[0].features, values, is_wrong, rows, rows, episodes, none, none)
+    table = Table(features, values, is_wrong, rows, rows, episodes, none, none)
     instances: Any = [row for each, chosen, wrong in parts for row in each.describe(chosen, wrong)]
     unit = Unit.RESET if all(each.is_reset[rows].all() for each, rows, _ in parts) else Unit.STEP
     is_sample = any(each.is_sample for each in seen)
@@ -159,6 +207,7 @@ class _Seen:
         agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
         scalars = {name: self._of(name) == self._of(name, 1) for name in (*SCALARS, "overwritten")}
         self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
+        self._agree[ENDS] = self._agree["terminated"] & self._agree["truncated"]
         self._differs = ~np.logical_and.reduce(list(self._agree.values()))
         self._is_valid, self._is_local = self._count()
 
@@ -207,20 +256,23 @@ class _Seen:
             locate_rows(*self.compared.readers, int(self._left[row]), int(self._right[row])) for row in rows.tolist()
         ]
         return {
-            row: (each.stage.value, root_of(each.field)) for row, each in zip(rows.tolist(), settle(found), strict=True)
+            row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
         }
 
-    def collect(self, stage: str, root: str, *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def collect(self, stage: str, keys: Set[_Key], *, is_first: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""
+        ((root, *_),) = {key[1:] for key in keys}
         counts = self._is_local if stage in LOCAL else self._is_valid
         if is_first and not self.lockstep:
             total = np.cumsum(self._differs)
             before = total - self._differs
             counts = counts & (before == before[self._begins][self._owner])
         is_wrong = np.zeros(len(counts), np.bool_)
-        is_wrong[[row for row, key in self._located.items() if key == (stage, root)]] = True
+        is_wrong[[row for row, key in self._located.items() if key in keys]] = True
         is_wrong &= counts
         is_right = counts & self._agree[root] & ~is_wrong
+        if root + "s" in GROUPS:
+            is_right &= self._of(GROUPS[root + "s"]) > 0
         if stage not in LOCAL:
             kinds = [kind for kind in (True, False) if (self.is_reset[is_wrong] == kind).any()]
             is_right &= np.isin(self.is_reset, kinds)
@@ -239,31 +291,72 @@ class _Seen:
             slot = int(self.slot[row])
             yield Row(wrong, f"slot {slot}, step {self.number[row]}", {"in one slot": slot})
 
-    @property
-    def features(self) -> tuple[Feature, ...]:
-        """The features of the rows."""
-        return tuple(feature for feature, _ in self._columns)
+    def features(self, root: str) -> "list[_Column]":
+        """Return the features of the expected rows, with those of a field."""
+        return [*self._columns, *_read_sources(self.compared.readers[0], root)]
 
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """The values of each feature: float64 [F, R]."""
-        return np.array([column[self._left] for _, column in self._columns], np.float64)
+    def values(self, columns: "Sequence[_Column]") -> NDArray[np.float64]:
+        """Return the values of features: float64 [F, R]."""
+        return np.array([column[self._left] for _, column in columns], np.float64)
 
     @cached_property
-    def _columns(self) -> list[tuple[Feature, NDArray[Any]]]:
+    def _columns(self) -> "list[_Column]":
         return list(_read_features(*self.compared.readers))
 
 
-def _read_features(reader: RowReader, actual: RowReader) -> Iterator[tuple[Feature, NDArray[Any]]]:
+_Column: TypeAlias = tuple[Feature, NDArray[Any]]
+"""A feature, and its value in each row."""
+
+
+def _make(
+    name: str,
+    scale: Scale,
+    phrase: str,
+    opposite: str = "",
+    of: Unit = Unit.STEP,
+    every: str = "",
+) -> Feature:
+    # What describes the place of a row is likelier to matter than its numbers.
+    stages = frozenset[str]() if scale is Scale.NUMBER else frozenset[str](Stage)
+    return Feature(name, "", frozenset({of}), scale, phrase, lambda _: None, opposite, stages, every=every)
+
+
+def _read_sources(reader: RowReader, root: str) -> Iterator[_Column]:
+    """Yield whether the value of a field differs from that of rows whose value may be taken by mistake."""
+    group = root + "s" if root + "s" in GROUPS else root
+    if group not in GROUPS and not hasattr(reader.steps, root):
+        return
+    rows = np.arange(len(reader.slot))
+    ids: NDArray[Any] = getattr(reader.steps, root, rows)
+    if group in GROUPS and len(rows) <= MOST_READ:
+        known: dict[bytes, int] = {}
+        ids = np.array([known.setdefault(reader.numbers(group, row).tobytes(), len(known)) for row in rows.tolist()])
+    # Not every row has numbers of a group: the end of an episode has no mask.
+    has = getattr(reader.steps, GROUPS[group]) > 0 if group in GROUPS else rows >= 0
+    before = _find_before(reader, has)
+    sources = {"the step before": np.where(before >= 0, before, rows)}
+    width, num_slots = int(reader.number.max(initial=0)) + 1, int(reader.slot.max(initial=0)) + 1
+    key = (reader.slot * width + reader.number) * 2 + reader.steps.kind
+    for name, away in (("the next slot", 1), ("the slot before", -1)):
+        sought = ((reader.slot + away) % num_slots * width + reader.number) * 2 + reader.steps.kind
+        at = np.minimum(np.searchsorted(key, sought), len(rows) - 1)
+        sources[name] = np.where(key[at] == sought, at, rows)
+    for name, source in sources.items():
+        words = f"whose {root} is not that of {name}", f"whose {root} is that of {name}"
+        yield _make(f"{root} of {name}", Scale.FLAG, *words), ids != ids[source]
+
+
+def _read_features(reader: RowReader, actual: RowReader) -> Iterator[_Column]:
     """Yield the features of the expected rows, with their values, [T] each. The calls are those of the actual side."""
-    steps, of_episode, of_row = reader.steps, frozenset({Unit.CANDIDATE}), frozenset({Unit.STEP})
+    steps, of_episode = reader.steps, Unit.CANDIDATE
     rows, is_reset = np.arange(len(reader.slot)), steps.kind == StepKind.RESET
     begins = np.flatnonzero(is_reset)
     episode = np.cumsum(is_reset) - 1
     first = begins[episode]
     is_later = reader.number[first] > 0
     before, last = np.maximum(rows - 1, 0), np.maximum(first - 1, 0)
-    of_slot = episode - episode[np.searchsorted(reader.slot, reader.slot, "left")] + 1
+    begin_of_slot = np.searchsorted(reader.slot, reader.slot, "left")
+    of_slot = episode - episode[begin_of_slot] + 1
     step = reader.number - reader.number[first]
     truncated, terminated = steps.truncated.astype(bool), steps.terminated.astype(bool)
     ends = truncated | terminated
@@ -271,40 +364,36 @@ def _read_features(reader: RowReader, actual: RowReader) -> Iterator[tuple[Featu
     call = reader.number + (of_slot - 1) * (actual.side.autoreset == "next_step")
     per_call = _count_ends(actual, int(call.max(initial=0)) + 1)
 
-    def make(
-        name: str, scale: Scale, phrase: str, opposite: str = "", of: frozenset[Unit] = of_row, **more: Any
-    ) -> Feature:
-        # What describes the place of a row is likelier to matter than its numbers.
-        stages = frozenset[str]() if scale is Scale.NUMBER else frozenset[str](Stage)
-        return Feature(name, "", of, scale, phrase, lambda _: None, opposite, stages, **more)
-
     yield (
-        make("slot", Scale.COUNT, "in slot {}", of=of_episode, every="in every {}th slot (slot {} first)"),
+        _make("slot", Scale.COUNT, "in slot {}", of=of_episode, every="in every {}th slot (slot {} first)"),
         reader.slot,
     )
-    yield make("episode", Scale.COUNT, "at episode {} of their slot", of=of_episode), of_slot
+    yield _make("episode", Scale.COUNT, "at episode {} of their slot", of=of_episode), of_slot
     for name, flag in (("truncation", truncated), ("termination", terminated)):
         words = f"of an episode that follows a {name}", f"of an episode that does not follow a {name}"
-        yield make(f"follows a {name}", Scale.FLAG, *words, of_episode), is_later & flag[last]
+        yield _make(f"follows a {name}", Scale.FLAG, *words, of_episode), is_later & flag[last]
+        total = np.cumsum(flag) - flag
+        words = f"after the first {name} of their slot", f"before the first {name} of their slot"
+        yield _make(f"earlier {name}", Scale.FLAG, *words), total > total[begin_of_slot]
     length = np.where(is_later, step[last], 0)
-    yield make("length of the episode before", Scale.NUMBER, "after an episode of {} steps", of=of_episode), length
-    yield make("step", Scale.COUNT, "at step {} of their episode"), step
-    yield make("is a reset", Scale.FLAG, "that begin an episode", "that follow an action"), is_reset
+    yield _make("length of the episode before", Scale.NUMBER, "after an episode of {} steps", of=of_episode), length
+    yield _make("step", Scale.COUNT, "at step {} of their episode"), step
+    yield _make("is a reset", Scale.FLAG, "that begin an episode", "that follow an action"), is_reset
     for name, flag in (("terminate", terminated), ("truncate", truncated), ("end", ends)):
-        yield make(f"{name}s it", Scale.FLAG, f"that {name} their episode", f"that do not {name} their episode"), flag
+        yield _make(f"{name}s it", Scale.FLAG, f"that {name} their episode", f"that do not {name} their episode"), flag
     others = per_call[call] - ends > 0
-    yield make("another ends", Scale.FLAG, "while another slot ends", "while no other slot ends"), others
+    yield _make("another ends", Scale.FLAG, "while another slot ends", "while no other slot ends"), others
     ended = np.where(is_reset[before], ends[np.maximum(rows - 2, 0)] & (call > 1), ends[before])
     after = (call > 0) & (per_call[np.maximum(call - 1, 0)] - ended > 0)
-    yield make("another ended", Scale.FLAG, "after another slot ended", "after no other slot ended"), after
-    yield make("action in the slot", Scale.COUNT, "at action {} of their slot"), reader.number
-    yield make("reward", Scale.NUMBER, "with a reward of {}"), steps.reward
+    yield _make("another ended", Scale.FLAG, "after another slot ended", "after no other slot ended"), after
+    yield _make("action in the slot", Scale.COUNT, "at action {} of their slot"), reader.number
+    yield _make("reward", Scale.NUMBER, "with a reward of {}"), steps.reward
     if steps.num_masked.any():
         legal = np.add.reduceat(np.append(reader.side.columns.masks.number, 0.0), reader.starts["masks"][:-1])
         legal = np.where(steps.num_masked > 0, legal, 0)
-        yield make("legal actions", Scale.COUNT, "with {} legal actions"), legal
-        yield make("legal actions before", Scale.COUNT, "after {} legal actions"), legal[before] * ~is_reset
-    yield from _read_numbers(reader, before, make)
+        yield _make("legal actions", Scale.COUNT, "with {} legal actions"), legal
+        yield _make("legal actions before", Scale.COUNT, "after {} legal actions"), legal[before] * ~is_reset
+    yield from _read_numbers(reader)
 
 
 def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
@@ -316,28 +405,30 @@ def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
     return np.bincount((reader.number + of_slot * is_next_step)[ends], minlength=num_calls)
 
 
-def _read_numbers(reader: RowReader, before: NDArray[Any], make: Any) -> Iterator[tuple[Feature, NDArray[Any]]]:
-    """Yield the numbers of the action, the observation and the state, in the row and in the row before it."""
+def _read_numbers(reader: RowReader) -> Iterator[_Column]:
+    """Yield the numbers of the action, the observation and the state, in the row and in the last one that has them."""
     for group, scale in (("actions", Scale.ID), ("observations", Scale.NUMBER), ("states", Scale.NUMBER)):
         widths = getattr(reader.steps, GROUPS[group])
         width = int(widths.max(initial=0))
         if not 0 < width <= MOST_NUMBERS:
             continue
-        whole = widths == width
+        if group == "actions" and np.dtype(reader.side.dtypes[group][0]).kind not in "iub":
+            scale = Scale.NUMBER
+        whole, before = widths == width, _find_before(reader, widths > 0)
         numbers = np.zeros((len(widths), width))
-        numbers[whole] = (
-            getattr(reader.side.columns, group)
-            .number[expand_rows(reader.starts[group], np.flatnonzero(whole))]
-            .reshape(-1, width)
-        )
-        if group == "actions":
-            same = whole & whole[before] & (numbers == numbers[before]).all(axis=1)
-            words = "whose action is the one before", "whose action is not the one before"
-            yield make("same action", Scale.FLAG, *words), same
-            scale = scale if np.dtype(reader.side.dtypes[group][0]).kind in "iub" else Scale.NUMBER
+        at = expand_rows(reader.starts[group], np.flatnonzero(whole))
+        numbers[whole] = getattr(reader.side.columns, group).number[at].reshape(-1, width)
         for name, column in zip(reader.side.names[group], numbers.T, strict=True):
-            yield make(name, scale, f"with {name} {{}}"), column
-            yield (
-                make(f"{name} before", scale, f"after {name} {{}}"),
-                np.where(reader.steps.kind == 0, 0, column[before]),
-            )
+            earlier = np.where(before >= 0, column[before], 0)
+            changes = whole & (before >= 0) & (column != earlier)
+            yield _make(name, scale, f"with {name} {{}}"), column
+            yield _make(f"{name} changes", Scale.FLAG, f"that change {name}", f"that do not change {name}"), changes
+            yield _make(f"{name} before", scale, f"after {name} {{}}"), earlier
+
+
+def _find_before(reader: RowReader, has: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the last row before each, in its slot, of some rows; -1 without one: int64 [T]."""
+    rows = np.arange(len(has))
+    last = np.maximum.accumulate(np.where(has, rows, -1))
+    before = np.where(rows > 0, last[rows - 1], -1)
+    return np.where((before >= 0) & (reader.slot[before] == reader.slot), before, -1)

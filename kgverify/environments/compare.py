@@ -188,6 +188,9 @@ def _adopt_rounded(
             # No policy acts from changed states, so nothing is known of its numbers.
             if group == path and path.removeprefix("steps.") not in side.known:
                 continue
+            # An episode that a changed state ends shifts the seeds of those after it, which is no rounding of their resets.
+            is_step = expected.columns.steps.kind[here if group == path else owners[group][here]] == StepKind.STEP
+            here, there = here[is_step], there[is_step]
             moved = np.abs(ENVIRONMENT.values(side.columns, path)[there] - left[here])
             bound[here] = np.maximum(bound[here], np.where(bound[here] > 0, BEYOND_MEASURED * moved, 0.0))
         at, other = indices[0]

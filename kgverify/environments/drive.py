@@ -31,10 +31,12 @@ class Plan(NamedTuple):
 
     seeds: int64 [N]  the seed of each slot
     num_steps: the actions of each slot
+    slots: int32 [N]  the number of each slot; by default, they count up from 0
     """
 
     seeds: NDArray[np.int64]
     num_steps: int
+    slots: NDArray[np.int32] | None = None
 
 
 class Drive:
@@ -63,7 +65,8 @@ class Drive:
 
     def trajectories(self) -> Trajectories:
         """Return the rows so far."""
-        slots = np.arange(self.environment.num_slots, dtype=np.int32)
+        slots = self._plan.slots
+        slots = np.arange(self.environment.num_slots, dtype=np.int32) if slots is None else slots
         return assemble(self._plan.seeds, slots, self._calls)
 
     def steps(self) -> Iterator[int]:
@@ -225,7 +228,10 @@ class Leader:
 
     taken:  the actions of each slot, which a follower repeats
     states: the states from which they were taken; none if the environment does not show its state
+    sets_first: whether its policy gave the states from which the first actions are taken
     """
+
+    sets_first = False
 
     def __init__(self, policy: Policy, num_slots: int) -> None:
         self._policy = policy
@@ -239,6 +245,7 @@ class Leader:
             self.taken[slot].append(np.array(acted.actions[row]))
             if observed.states is not None:
                 states = {**observed.states, **(acted.states or {})}
+                self.sets_first |= acted.states is not None
                 self.states[slot].append({name: each[row] for name, each in states.items()})
         return Choice(acted.actions, acted, acted.states)
 
@@ -268,7 +275,7 @@ class Follower:
         forced = np.array([self._leader.taken[slot][number] for slot, number in at])
         own = Acted(forced) if self._policy is None else self._policy.act(slots, numbers, observed)
         states = None
-        if self._lockstep and at:
+        if at and (self._lockstep or (self._leader.sets_first and not numbers.any())):
             rows = [self._leader.states[slot][number] for slot, number in at]
             states = {name: self._changed(np.array([row[name] for row in rows])) for name in rows[0]}
         return Choice(forced, own, states)
@@ -283,6 +290,8 @@ class Follower:
 
 class Recorded:
     """The actions that were recorded, which drive another environment. states: none, since other processes cannot set them."""
+
+    sets_first = False
 
     def __init__(self, columns: Trajectories, space: ActionSpace) -> None:
         self.states: list[list[Leaves]] = []

@@ -204,7 +204,7 @@ class _Pair:
         if self._differs("observations"):
             # A right state that is shown wrongly.
             is_state_right = "states" in self.expected.side.names and "states" in self.actual.side.names
-            is_shown = is_state_right or self._is_shown_wrongly()
+            is_shown = is_state_right or (not self._keeps_number() and self._is_shown_wrongly())
             return self._of_group("observations", Stage.OBSERVE if is_shown else begins)
         for name, stage in RETURNED:
             if self._scalars(name)[0] != self._scalars(name)[1]:
@@ -279,6 +279,16 @@ class _Pair:
             return False
         return _is_same(reader.numbers("observations", row), reader.numbers("observations", row + 1))
 
+    def _keeps_number(self) -> bool:
+        """Return whether a wrong number of a reset is still that of the row before, on the actual side."""
+        if not self.number:
+            return False
+        before, right = (self.actual.numbers("observations", row) for row in (self.other - 1, self.other))
+        left = self.expected.numbers("observations", self.row)
+        return len(before) == len(right) == len(left) and bool(
+            ((right == before) & (right != left) & (right != 0)).any()
+        )
+
     def _persists(self) -> bool | None:
         """Return whether every later observation of the episode is wrong; False if the next one is right, else None."""
         ahead = [
@@ -319,10 +329,12 @@ class _Pair:
             return True
         with np.errstate(all="ignore"):
             factor, offset = right / left, right - left
-        is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
-        is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
-        may_move = is_beyond_episode and self.kind == StepKind.STEP
-        return bool((is_scaled | (is_moved & may_move)).all())
+            is_scaled = np.ptp(factor, axis=0) <= SAME_RULE * np.abs(factor[0])
+            is_moved = np.ptp(offset, axis=0) <= SAME_RULE * np.abs(offset[0])
+        if not is_beyond_episode:
+            # The dynamics may keep the factor of a single number, such as of one that decays.
+            return left.shape[1] > 1 and bool(np.ptp(factor) <= SAME_RULE * np.abs(factor[0, 0]))
+        return bool((is_scaled | (is_moved & (self.kind == StepKind.STEP))).all())
 
     def _later_rows(self, *, is_beyond_episode: bool = False) -> Iterator[tuple[int, int]]:
         """Yield the rows of both sides from this one on to the end of the episode; or further, as long as their kinds agree.

@@ -245,7 +245,7 @@ def describe_numbers(group: str, leaves: Mapping[str, Any]) -> tuple[list[str], 
     return [name for names in parts.values() for name in names], types
 
 
-def check_rows(leaves: Leaves, num_slots: int, where: str) -> None:
+def check_rows(leaves: Mapping[str, Any], num_slots: int, where: str) -> None:
     """Raise a UserError unless each array has a row for each slot."""
     for name, array in leaves.items():
         if not array.ndim or len(array) != num_slots:

@@ -21,13 +21,11 @@ from kgverify.environments.side import Side
 from kgverify.environments.trajectory import ENVIRONMENT, GROUPS, Numbers, Slots, Steps, Trajectories, as_numbers
 from kgverify.errors import UserError, check_known
 from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of
-from kgverify.trace.model.schema import TraceLevel
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import Storage, TraceWriter
-
-NUM_CALLS: Final = 64
-"""The calls whose rows stay on the device before they are copied to the host."""
 
 MAX_BLOCKS: Final = 4
 """The blocks of calls that wait to be written. If there are more, the loop waits."""
@@ -35,8 +33,14 @@ MAX_BLOCKS: Final = 4
 BLOCK_SECONDS: Final = 5.0
 """The time after which rows are copied to the host at the latest."""
 
+OBSERVED: Final = ("observations", "masks", "states")
+"""The groups of an observation, which a reset has, too."""
+
 _SHARD_BYTES: Final = 1 << 28
 _DTYPES: Final = {name: ENVIRONMENT.column_of[f"steps/{name}"].dtypes[0] for name in Steps._fields}
+
+
+_Call = dict[str, tuple[Any, ...]]
 
 
 class EnvironmentRecorder:
@@ -47,12 +51,14 @@ class EnvironmentRecorder:
     """
 
     def __init__(self, path: Path, seeds: int | Sequence[int], share: float, autoreset: Autoreset, name: str) -> None:
-        self._path, self._seeds, self._share, self._autoreset, self._name = path, seeds, share, autoreset, name
-        self._names: dict[str, list[str]] = {}
-        self._dtypes: dict[str, list[str]] = {}
-        self._num_slots, self._device = 0, None
+        self._path, self._share, self._autoreset, self._name = path, share, autoreset, name
+        self._seeds: Any = seeds
+        self._num_slots = 0
+        self._device: Any = None
         self._rows: Any = None
-        self._waiting: list[dict[str, Any]] = []
+        self._leaves: dict[str, dict[str, Any]] = {}
+        self._widths: dict[str, int] = {}
+        self._waiting: list[_Call] = []
         self._writers: list[TraceWriter] = []
         self._start, self._due = 0, time.monotonic() + BLOCK_SECONDS
         self._pool, self._jobs = ThreadPoolExecutor(1), deque[Future[None]]()
@@ -65,13 +71,12 @@ class EnvironmentRecorder:
         states: the state of the environment, likewise
         """
         call = self._convert({"observations": observation, "masks": mask, "states": states})
-        everyone = np.ones(self._num_slots, np.bool_) if which is None else which
-        call["which"] = self._to_tensor(everyone).bool().reshape(-1)
-        if self._rows is None:
-            # The other columns are not known before the first step.
-            self._waiting.append({name: _clone(each) for name, each in call.items()})
-        else:
+        call |= self._convert({"which": np.ones(self._num_slots, np.bool_) if which is None else which})
+        if self._rows is not None:
             self._add(call)
+        else:
+            # The other columns are not known before the first step.
+            self._waiting.append({name: tuple(each.clone() for each in leaves) for name, leaves in call.items()})
 
     def step(
         self,
@@ -95,11 +100,11 @@ class EnvironmentRecorder:
         reward, terminated, truncated, log_probability, value: [N]
         final: the observation that ended the episode, in mode same_step; the rows of other slots are not read
         """
-        groups = {"actions": action, "hidden": hidden, "states": states, "observations": observation, "masks": mask}
-        call = self._convert(groups | {"final": final})
-        values = {"log_probability": log_probability, "value": value}
-        values |= {"reward": reward, "terminated": terminated, "truncated": truncated}
-        call |= {name: self._to_tensor(each).reshape(-1) for name, each in values.items() if each is not None}
+        call = self._convert(
+            {"observations": observation, "masks": mask, "states": states, "actions": action, "hidden": hidden}
+            | {"reward": reward, "terminated": terminated, "truncated": truncated, "final": final}
+            | {"log_probability": log_probability, "value": value}
+        )
         if self._rows is None:
             self._open(call)
         self._add(call)
@@ -126,70 +131,60 @@ class EnvironmentRecorder:
         for writer in self._writers:
             writer.__exit__(kind, *error)
 
-    def _to_tensor(self, value: Any) -> Any:
+    def _convert(self, given: dict[str, Any]) -> _Call:
+        """Return the tensors of each column and group that is not None; the first observation sets slots and device."""
         from kgverify.torch.trajectory_rows import to_tensor
 
-        tensor = to_tensor(value, self._device)
-        self._device = self._device or tensor.device
-        if self._num_slots and (not tensor.ndim or len(tensor) != self._num_slots):
-            check_rows({"a value": tensor}, self._num_slots, str(self._path))
-        return tensor
-
-    def _convert(self, groups: dict[str, Any]) -> dict[str, Any]:
-        """Return the tensors of each group, without groups that are None; the first observation sets slots and device."""
         call = {}
-        for group, value in groups.items():
+        for name, value in given.items():
             if value is None:
                 continue
-            leaves = {name: self._to_tensor(each) for name, each in walk(value)}
-            self._num_slots = self._num_slots or len(next(iter(leaves.values())))
-            whole = "observations" if group == "final" else group
-            if whole not in self._names and self._rows is None:
-                self._names[whole], self._dtypes[whole] = describe_numbers(whole, leaves)
-            width = sum(each.numel() for each in leaves.values()) // self._num_slots
-            if width != len(self._names.get(whole, ())):
-                raise UserError(
-                    f"{group} has {width} numbers in each slot, expected {len(self._names.get(whole, ()))} as before",
-                    where=str(self._path),
-                    fix="give the same columns, of the same shapes, in every call",
-                )
-            call[group] = tuple(leaves.values())
+            leaves = {part: to_tensor(each, self._device) for part, each in walk(value)}
+            first = next(iter(leaves.values()))
+            self._device, self._num_slots = first.device, self._num_slots or (len(first) if first.ndim else 1)
+            check_rows(leaves, self._num_slots, str(self._path))
+            if self._rows is None:
+                self._leaves.setdefault(name, leaves)
+            call[name] = tuple(leaves.values())
         return call
 
-    def _open(self, call: dict[str, Any]) -> None:
-        """Open the traces, with the columns of the first step."""
-        from kgverify.torch.trajectory_rows import Column, Plan, RowRecorder
+    def _open(self, call: _Call) -> None:
+        """Open the traces, with the columns of the first step, or of a reset if there is no step."""
+        from kgverify.torch.trajectory_rows import RowRecorder
 
-        num = self._num_slots
-        self._seeds = (
-            np.arange(num) + self._seeds if isinstance(self._seeds, int) else np.asarray(self._seeds, np.int64)
-        )
+        num, leaves = self._num_slots, self._leaves
+        described = {name: describe_numbers(name, leaves[name]) for name in leaves.keys() & {*_DTYPES, *GROUPS}}
+        self._seeds = np.asarray(self._seeds, np.int64) + (np.arange(num) if isinstance(self._seeds, int) else 0)
         check_rows({"seeds": self._seeds}, num, str(self._path))
-        drawn = np.random.default_rng(0).permutation(num)[: max(1, round(self._share * num))]
-        self._chosen = np.sort(drawn)
+        self._chosen = np.sort(np.random.default_rng(0).permutation(num)[: max(1, round(self._share * num))])
+        self._widths = {name: len(names) for name, (names, _) in described.items()}
+        names, dtypes = ({each: described[each][i] for each in GROUPS if each in described} for i in (0, 1))
         known = frozenset(_DTYPES.keys() & call.keys())
-        self._names = {group: self._names[group] for group in GROUPS if group in self._names}
-        empty = Side(
-            self._name, ENVIRONMENT.empty(), self._names, self._dtypes, known, self._autoreset.value
-        ).as_trace()
+        mode = self._autoreset.value
+        empty = Side(self._name, ENVIRONMENT.empty(), names, dtypes, known, mode).as_trace()
         digests = self._path.with_suffix(f".digests{self._path.suffix}")
         for path, level in ((digests, TraceLevel.DIGESTS), (self._path, TraceLevel.STEPS)):
             storage = Storage(level, shard_steps=1 << 24, shard_bytes=_SHARD_BYTES)
             self._writers.append(TraceWriter(path, empty.header, empty.symbols, storage=storage, schema=ENVIRONMENT))
-        group_of = {count: group for group, count in GROUPS.items()}
-        columns = tuple(Column(name, dtype == "<f8", group_of.get(name, "")) for name, dtype in _DTYPES.items())
-        plan = Plan(
-            columns,
-            {group: len(names) for group, names in self._names.items()},
-            self._autoreset is Autoreset.SAME_STEP,
-            self._autoreset is Autoreset.DISABLED,
-        )
-        self._rows = RowRecorder(plan, num, self._chosen, NUM_CALLS, self._device)
-        waiting, self._waiting = self._waiting, []
+        columns = {name: dtype == "<f8" for name, dtype in _DTYPES.items()}
+        groups = {group: (count, self._widths.get(group, 0)) for group, count in GROUPS.items()}
+        self._rows = RowRecorder(columns, groups, mode, num, self._chosen, self._device)
+        self._leaves, waiting = {}, self._waiting
         for each in waiting:
             self._add(each)
+        waiting.clear()
 
-    def _add(self, call: dict[str, Any]) -> None:
+    def _add(self, call: _Call) -> None:
+        found = {name: sum(each.numel() for each in call[name]) // self._num_slots for name in call if name != "which"}
+        expected = {name: num for name, num in self._widths.items() if "which" not in call or name in OBSERVED}
+        if "final" in call:
+            expected["final"] = self._widths["observations"]
+        for name, _ in sorted(found.items() ^ expected.items()):
+            raise UserError(
+                f"{name} has {found.get(name, 0)} numbers in each slot, expected {expected.get(name, 0)} as before",
+                where=str(self._path),
+                fix="give the same columns, of the same shapes, in every call",
+            )
         if self._rows.add(call) or time.monotonic() > self._due:
             self._send()
 
@@ -204,22 +199,26 @@ class EnvironmentRecorder:
 
     def _append(self, start: int, copied: Any) -> None:
         block = copied.wait()
-        num = self._num_slots
-        present = block.present.transpose(2, 0, 1).reshape(num, -1) != 0
-        words = block.digests.transpose(2, 0, 1).reshape(num, -1).view(np.uint64)
-        rows = block.rows.transpose(2, 0, 1, 3).reshape(len(self._chosen), present.shape[1], -1)
+        present, rows = block.present.transpose(2, 0, 1) != 0, block.rows.transpose(2, 0, 1, 3)
+        words, every = block.digests.transpose(2, 0, 1).view(np.uint64), np.arange(self._num_slots)
+        if not self._rows.has_digests:
+            columns = self._columns(start, every, present, as_numbers(rows[present]))
+            words[present] = compute_sequence(columns, schema=ENVIRONMENT)
+            rows = rows[self._chosen]
         kept = present[self._chosen]
-        for writer, slots, mask, table in (
-            (self._writers[0], np.arange(num), present, None),
-            (self._writers[1], self._chosen, kept, as_numbers(rows[kept])),
-        ):
-            writer.append(self._columns(start, slots, mask, table), words[slots][mask])
+        self._writers[0].append(self._columns(start, every, present, None), words[present])
+        own = self._columns(start, self._chosen, kept, as_numbers(rows[kept]))
+        self._writers[1].append(own, words[self._chosen][kept])
 
     def _columns(
         self, start: int, slots: NDArray[np.int64], present: NDArray[np.bool_], table: NDArray[np.float64] | None
     ) -> Any:
-        """Return the rows of some slots, [n, width]; without a table, columns of zeros, which level `digests` leaves out."""
-        counts = present.sum(1, dtype=np.uint32)
+        """Return the columns of some rows.
+
+        present: bool [slots, calls, 2]
+        table: float64 [n, width], the rows that are present; None for zeros, since level `digests` leaves the columns out
+        """
+        counts = present.sum((1, 2), dtype=np.uint32)
         has, num = counts > 0, int(counts.sum())
         at = slots[has]
         candidates = Slots(self._seeds[at], at.astype(np.int32), np.full(len(at), start, np.uint32), counts[has])
@@ -227,16 +226,10 @@ class EnvironmentRecorder:
             zeros = Steps(*(np.broadcast_to(np.zeros((), dtype), num) for dtype in _DTYPES.values()))
             return Trajectories(candidates, zeros, *(Numbers(np.zeros(0)) for _ in GROUPS))
         steps = Steps(*(table[:, i].astype(dtype) for i, dtype in enumerate(_DTYPES.values())))
-        numbers, begin = {}, len(_DTYPES)
-        for group, count in GROUPS.items():
-            end = begin + len(self._names.get(group, ()))
-            numbers[group] = Numbers(table[getattr(steps, count) > 0, begin:end].reshape(-1))
-            begin = end
-        return Trajectories(candidates, steps, **numbers)
-
-
-def _clone(value: Any) -> Any:
-    return tuple(map(_clone, value)) if isinstance(value, tuple) else value.clone()
+        ends = np.cumsum([len(_DTYPES), *(self._widths.get(group, 0) for group in GROUPS)])
+        parts = np.split(table, ends, axis=1)[1:-1]
+        numbers = [part[getattr(steps, count) > 0] for part, count in zip(parts, GROUPS.values(), strict=True)]
+        return Trajectories(candidates, steps, *(Numbers(part.reshape(-1)) for part in numbers))
 
 
 @checked
@@ -270,12 +263,14 @@ def record_env(
         UserError: If an option is wrong.
 
     Example:
-        >>> import kgverify as kv, numpy as np
+        >>> import numpy as np
+        >>> import kgverify as kv
         >>> with kv.record_env("run.h5", share=1) as recorder:
         ...     recorder.reset(np.zeros((4, 3)))
-        ...     recorder.step(np.ones(4, int), np.ones((4, 3)), np.zeros(4), np.zeros(4, bool), np.zeros(4, bool))
-        >>> kv.kinds.read(kv.kinds.ENVIRONMENT, "run.h5").columns.steps.kind.tolist()
-        [0, 1, 0, 1, 0, 1, 0, 1]
+        ...     recorder.step(np.ones(4), np.ones((4, 3)), reward=np.zeros(4), terminated=np.zeros(4, bool))
+        >>> from pathlib import Path
+        >>> sorted(each.name for each in Path(".").glob("run*"))
+        ['run.digests.h5', 'run.h5']
     """
     check_known(autoreset, tuple(Autoreset), "mode", "autoreset")
     if not 0 < share <= 1:
@@ -303,4 +298,16 @@ def read_recording(path: Path | str) -> Trace:
 
 def read_side(path: Path | str) -> Side:
     """Read a recorded loop as a side of a comparison. UserError if it cannot be read."""
-    return Side.of_trace(read_recording(path))
+    trace: Any = read_recording(path)
+    if not has_goals(trace.header.level):
+        raise UserError("holds digests only", where=str(path), fix="read the trace beside it, without .digests")
+    names: dict[str, list[str]] = {}
+    dtypes: dict[str, list[str]] = {}
+    for text in trace.symbols.predicates:
+        name, _, dtype = text.rpartition(" ")
+        group = next(each for each in GROUPS if name.startswith(each.removesuffix("s")))
+        names.setdefault(group, []).append(name)
+        dtypes.setdefault(group, []).append(dtype)
+    known = frozenset(name for name in _DTYPES if f"steps.{name}" in trace.fields and name not in GROUPS.values())
+    info = trace.header.engine
+    return Side(info.name, trace.columns, names, dtypes, known - {"kind"}, info.mode)

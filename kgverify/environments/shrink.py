@@ -23,9 +23,10 @@ MOST_ROUNDS: Final = 4
 MOST_EARLY: Final = 32
 """The slots that try other seeds and actions at once, how many times, and the most actions of each."""
 
+FEW_SLOTS: Final = 4
 FEW_STEPS: Final = 5
 MOST_DRAWN: Final = 16
-"""The number of actions that is small enough, and how many other sequences of that length are tried."""
+"""The slots from which a search begins again, the actions that are few enough, and the other sequences of that length to try."""
 
 MOST_STARTS: Final = 6
 """The most slots with a difference from which fewer slots are tried."""
@@ -108,173 +109,163 @@ class _Spent(Exception):
 class Shrinker:
     """A search for a smaller case in which the same field differs.
 
-    run: a function that compares a case
+    run:   a function that compares a case
+    tried: a case that differs
     """
 
-    def __init__(self, target: Divergence, space: ActionSpace, run: Callable[[Case], Tried]) -> None:
-        self._target, self._space, self._run = target, space, run
+    def __init__(self, target: Divergence, space: ActionSpace, run: Callable[[Case], Tried], tried: Tried) -> None:
+        self._target, self._space, self._run, self._whole = target, space, run, tried.case
         self._num_tried = 0
-        self._best: tuple[tuple[int, int, int], Tried, Divergence] | None = None
+        self._best = tried, self._matching(tried)[0]
 
-    def shrink(self, tried: Tried) -> Shrunk | None:
-        """Return the smallest case found, from one that is known to differ; None if it does not differ again."""
+    def shrink(self) -> Shrunk:
+        """Return the smallest case found."""
+        steps = (
+            self._cut_steps,
+            self._start_late,
+            self._look_early,
+            self._use_fewer_slots,
+            self._begin_smaller,
+            self._drop_actions,
+            self._keep_stage,
+        )
         try:
-            for step in (
-                self._cut_steps,
-                self._start_late,
-                self._look_early,
-                self._use_fewer_slots,
-                self._drop_actions,
-            ):
-                if self._best is None:
-                    self._consider(tried)
-                if self._best is not None:
-                    step(self._best[1].case)
-            self._keep_stage()
+            for step in steps:
+                step(self._case)
         except _Spent:
             pass
-        return self._finish()
-
-    @property
-    def _size(self) -> tuple[int, int]:
-        """The slots and actions of the best case."""
-        assert self._best is not None
-        shape = self._best[1].case.actions.shape
-        return shape[0], shape[1]
-
-    def _finish(self) -> Shrunk | None:
-        if self._best is None:
-            return None
-        _, tried, first = self._best
-        case = tried.case
-        again = min(self._matching(self._run(case)), key=_order, default=None)
+        case, first = self._case, self._best[1]
         return Shrunk(
-            slots=len(case.actions),
-            steps=case.actions.shape[1],
+            slots=self._size[0],
+            steps=self._size[1],
             seed=case.seed,
             actions=case.actions.swapaxes(0, 1).tolist(),
             states=None if case.states is None else {name: each.tolist() for name, each in case.states.items()},
             divergence=first,
             num_tried=self._num_tried,
-            repeats=again == first,
+            repeats=self._matching(self._run(case))[:1] == [first],
         )
 
+    @property
+    def _case(self) -> Case:
+        return self._best[0].case
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """The slots and the actions of the best case."""
+        return self._case.actions.shape[0], self._case.actions.shape[1]
+
     def _matching(self, tried: Tried) -> list[Divergence]:
-        """Return the divergences in the same field and stage; a right state that is shown wrongly may look like a wrong one."""
+        """Return the divergences in the same field and stage, the earliest first.
+
+        Without the rows that follow, a wrong observation may look like a wrong state.
+        """
         target, found = self._target, []
         for each in tried.compared.comparison.divergences:
             stages = {each.stage, target.stage}
             may_be_same = root_of(each.field) == "observation" and Stage.OBSERVE in stages
             if root_of(each.field) == root_of(target.field) and (len(stages) == 1 or may_be_same):
                 found.append(each)
-        return found
+        return sorted(found, key=lambda each: (each.step, each.candidate))
 
-    def _try(self, case: Case) -> bool:
-        """Compare a case; return whether it is smaller than the best one and differs."""
+    def _compare(self, case: Case) -> tuple[Tried, list[Divergence]] | None:
+        """Compare a case, and return the divergences that are sought; None without any."""
         if self._num_tried >= MOST_TRIED:
             raise _Spent
         self._num_tried += 1
         try:
-            return self._consider(self._run(case))
+            tried = self._run(case)
         except UserError:
             # The environment may fail after other actions.
-            return False
+            return None
+        found = self._matching(tried)
+        return (tried, found) if found else None
 
-    def _consider(self, tried: Tried) -> bool:
-        found = min(self._matching(tried), key=_order, default=None)
+    def _try(self, case: Case) -> bool:
+        """Compare a case, and make it the best one if it is smaller and differs; return whether it is."""
+        num_slots, num_steps = case.actions.shape[:2]
+        found = self._compare(case)
         if found is None:
             return False
-        num_slots, num_steps, *_ = tried.case.actions.shape
         # Many slots are reduced better than many steps.
-        size = max(num_steps, found.step), num_slots, found.stage != self._target.stage
-        if self._best is not None and size >= self._best[0]:
-            return False
-        self._best = size, tried, found
-        return True
+        is_smaller = (max(num_steps, found[1][0].step), num_slots) < (self._size[1], self._size[0])
+        if is_smaller:
+            self._best = found[0], found[1][0]
+        return is_smaller
 
     def _cut_steps(self, case: Case) -> None:
         """Leave out what follows the first difference. A reset is only recorded if an action follows it."""
-        assert self._best is not None
-        step = max(1, self._best[2].step)
-        for num in (step, step + 1):
-            if num < self._size[1] and self._try(case._replace(actions=case.actions[:, :num])):
-                return
+        step = max(1, self._best[1].step)
+        any(num < self._size[1] and self._try(case._replace(actions=case.actions[:, :num])) for num in (step, step + 1))
 
     def _start_late(self, case: Case) -> None:
         """Begin with the expected state before the last actions."""
-        assert self._best is not None
-        _, tried, _ = self._best
-        num = case.actions.shape[1]
-        for left in (1, 2):
-            if left < num and tried.states and all(len(states) >= num for states in tried.states):
-                rows = [states[num - left] for states in tried.states]
+        before, num = self._best[0].states, self._size[1]
+        for left in (1, 2, FEW_STEPS):
+            if left < num and before and all(len(states) >= num for states in before):
+                rows = [states[num - left] for states in before]
                 states = {name: np.array([row[name] for row in rows]) for name in rows[0]}
                 if self._try(Case(case.seed, case.actions[:, -left:], states)):
                     return
 
     def _look_early(self, case: Case) -> None:
         """Try other seeds and actions in many slots at once, until the difference comes after few actions."""
-        num_slots = max(len(case.actions), MOST_SLOTS)
+        num_slots = max(self._size[0], MOST_SLOTS)
         for number in range(MOST_ROUNDS):
             if self._size[1] <= FEW_STEPS or case.states is not None:
                 return
             num_steps = min(self._size[1] - 1, MOST_EARLY)
-            tried = self._draw(num_slots, num_steps, case.seed + num_slots * number, is_constant=not number % 2)
-            if self._try(tried):
-                assert self._best is not None
-                self._cut_steps(self._best[1].case)
+            if self._try(self._draw(num_slots, num_steps, case.seed + num_slots * number, is_constant=not number % 2)):
+                self._cut_steps(self._case)
 
     def _draw(self, num_slots: int, num_steps: int, seed: int, *, is_constant: bool) -> Case:
         """Return other actions: random ones, or the same again and again in each slot."""
-        space = self._space
-        policy = RandomPolicy(space, list(range(seed, seed + num_slots)))
-        num = 1 if is_constant else num_steps
-        slots = np.arange(num_slots)
-        rows = [policy.draw(slots) for _ in range(num)] * (num_steps if is_constant else 1)
-        return Case(seed, np.stack(rows, axis=1))
+        policy = RandomPolicy(self._space, list(range(seed, seed + num_slots)))
+        rows = [policy.draw(np.arange(num_slots)) for _ in range(1 if is_constant else num_steps)]
+        return Case(seed, np.stack(rows * (num_steps if is_constant else 1), axis=1))
 
     def _use_fewer_slots(self, case: Case) -> None:
         """Take a slot that differs with few neighbours, or the first slots up to it."""
-        assert self._best is not None
-        found = sorted(self._matching(self._best[1]), key=_order)
-        slots = list(dict.fromkeys(each.candidate for each in found if each.step <= case.actions.shape[1]))[
-            :MOST_STARTS
-        ]
-        for num in (1, 2, 3):
-            for first in _starts_of(slots, num, len(case.actions)):
+        slots = list(dict.fromkeys(each.candidate for each in self._matching(self._best[0])))
+        for num, most in ((1, MOST_STARTS), (2, MOST_SLOTS), (3, MOST_STARTS)):
+            for first in _starts_of(slots[:most], num, self._size[0]):
                 if self._size[0] > num and self._try(case.take(first, num)):
                     return
-        for num in sorted({slot + more for slot in slots for more in (1, 2)}):
+        for num in sorted({slot + more for slot in slots[:MOST_STARTS] for more in (1, 2)}):
             if num < self._size[0] and self._try(case.take(0, num)):
                 return
 
+    def _begin_smaller(self, _: Case) -> None:
+        """Begin again with the first slots of the whole run: a slot with a smaller number may differ later."""
+        num = FEW_SLOTS
+        while num < self._size[0]:
+            found = self._compare(self._whole.take(0, num))
+            if found is not None:
+                other = Shrinker(self._target, self._space, self._run, found[0])
+                other._cut_steps(other._case)
+                other._start_late(other._case)
+                if other._size[1] <= max(FEW_STEPS, self._size[1]):
+                    self._best = other._best
+            num *= 2
+
     def _drop_actions(self, case: Case) -> None:
         """Leave out actions, the same in all slots; then try other short sequences."""
-        if case.states is not None:
-            return
         num_slots, num_steps = self._size
-        if num_steps > 1:
-            minimize(range(num_steps), lambda kept: self._try(case._replace(actions=case.actions[:, list(kept)])))
-        for number in range(MOST_DRAWN):
-            if self._size[1] <= FEW_STEPS:
+        if case.states is not None or num_steps == 1:
+            return
+        minimize(range(num_steps), lambda kept: self._try(case._replace(actions=case.actions[:, list(kept)])))
+        for number in range(MOST_DRAWN if self._size[1] > FEW_STEPS else 0):
+            if self._try(self._draw(num_slots, FEW_STEPS, case.seed + number * num_slots, is_constant=not number % 2)):
                 return
-            self._try(self._draw(num_slots, FEW_STEPS, case.seed + number * num_slots, is_constant=not number % 2))
 
-    def _keep_stage(self) -> None:
+    def _keep_stage(self, case: Case) -> None:
         """Add a few actions if they show the stage that the whole run showed."""
-        assert self._best is not None
-        size, tried, first = self._best
-        case = tried.case
-        for more in range(1, FEW_STEPS - case.actions.shape[1] + 1) if first.stage != self._target.stage else ():
-            longer = case._replace(actions=np.concatenate([case.actions, *[case.actions[:, -1:]] * more], axis=1))
-            self._best = (size[0] + more + 1, *size[1:]), tried, first
-            if self._try(longer) and self._best[2].stage == self._target.stage:
+        for more in range(1, FEW_STEPS - self._size[1] + 1) if self._best[1].stage != self._target.stage else ():
+            longer = np.concatenate([case.actions, *[case.actions[:, -1:]] * more], axis=1)
+            found = self._compare(case._replace(actions=longer))
+            if found is not None and found[1][0].stage == self._target.stage:
+                self._best = found[0], found[1][0]
                 return
-        self._best = size, tried, first
-
-
-def _order(divergence: Divergence) -> tuple[int, int]:
-    return divergence.step, divergence.candidate
 
 
 def _starts_of(slots: Iterable[int], num: int, num_slots: int) -> Iterator[int]:

@@ -46,6 +46,12 @@ MOST_REPEATED: Final = 50
 MOST_NAMED: Final = 4
 """The maximum number of pairs of names in a note."""
 
+NUM_FURTHER: Final = 6
+FEW_WRONG: Final = 100
+MOST_AFTER: Final = 10
+"""The comparisons with other seeds if the wrong rows of a cause are few and no exact condition is found; how many rows are few;
+and the actions after the first difference."""
+
 NUM_CHANGED: Final = 2
 """The runs from changed states that measure what rounding does."""
 
@@ -170,6 +176,7 @@ class Ran(NamedTuple):
     begins_alike: whether the same seeds begin the same episodes on both sides
     space:   the space of actions; None if both were recorded
     states:  the states from which the leader's actions were taken; empty if they are not shown
+    ranges:  the least and the greatest action of both sides, in words, if they differ
     """
 
     expected: Side
@@ -180,6 +187,7 @@ class Ran(NamedTuple):
     begins_alike: bool = True
     space: ActionSpace | None = None
     states: Sequence[Sequence[Leaves]] = ()
+    ranges: tuple[str, ...] = ()
 
 
 def compare_environments(
@@ -192,11 +200,25 @@ def compare_environments(
     ran, found = _run_and_compare(expected, actual, comparing, phase)
     report = judge(ran, found, comparing)
     if report.divergences:
+        sides = None if isinstance(expected, Side) or isinstance(actual, Side) else (expected, actual)
         divergences, causes = describe_causes(found, lockstep=ran.lockstep)
+        sought = [each for each in causes if each.when is not None and not each.when.is_exact]
+        if sides is not None and any(each.when and each.when.num_wrong <= FEW_WRONG for each in sought):
+            late = max(divergences[each.first].step for each in sought)
+            further = _run_further(sides, comparing, late + MOST_AFTER)
+            divergences, causes = describe_causes(found, further, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
-        if comparing.shrinks and not isinstance(expected, Side) and not isinstance(actual, Side):
-            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, (expected, actual), comparing))
+        if comparing.shrinks and sides is not None:
+            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, sides, comparing))
     return report, found
+
+
+def _run_further(sides: tuple[Open, Open], comparing: Comparing, steps: int) -> list[Compared]:
+    """Compare the sides with other seeds and the same number of slots: an instance of some causes is found once a slot."""
+    policies = comparing.policies if not isinstance(comparing.policies[0], GivenActions) else (None, None)
+    size = replace(comparing, steps=min(steps, comparing.steps), policies=policies)
+    seeds = (comparing.seed + comparing.slots * number for number in range(1, NUM_FURTHER + 1))
+    return [_run_and_compare(*sides, replace(size, seed=seed), silent_phase)[1] for seed in seeds]
 
 
 def _shrink(
@@ -220,7 +242,7 @@ def _shrink(
         return note(case, *_run_and_compare(*sides, again, silent_phase))
 
     whole = Case(comparing.seed, np.zeros((comparing.slots, comparing.steps)))
-    return Shrinker(report.first_divergence, space, run).shrink(note(whole, ran, found))
+    return Shrinker(report.first_divergence, space, run, note(whole, ran, found)).shrink()
 
 
 def _run_and_compare(
@@ -286,7 +308,7 @@ class _Runner:
         else:
             seeds = recorded.columns.candidates.seed
             steps = min(np.bincount(_owners(recorded.columns), minlength=len(seeds)).tolist(), default=0)
-        self._plan = Plan(seeds, steps)
+        self._plan = Plan(seeds, steps, None if recorded is None else recorded.columns.candidates.slot)
         spaces = [side.actions for side in opened if isinstance(side, Environment)]
         if any(space.shape != spaces[0].shape or space.is_discrete != spaces[0].is_discrete for space in spaces):
             raise UserError(
@@ -294,6 +316,12 @@ class _Runner:
                 where="actions",
                 fix="compare environments that take the same actions",
             )
+        is_same = all(
+            np.array_equal(*both)
+            for each in spaces
+            for both in ((each.low, spaces[0].low), (each.high, spaces[0].high))
+        )
+        self._ranges = () if is_same else tuple(f"{each.low.min():g} to {each.high.max():g}" for each in spaces)
         _agree_on_seeds([side for side in opened if isinstance(side, Environment)])
         self.lockstep = self._choose_lockstep(opened)
 
@@ -337,15 +365,27 @@ class _Runner:
             with self._phase(f"{role}: {opened.name}", self._plan.num_steps * opened.num_slots) as progress:
                 side = _drive(opened, self._plan, chooser, progress)
             sides.append(side)
-            short = Plan(self._plan.seeds, min(self._plan.num_steps, MOST_REPEATED))
+            short = self._plan._replace(num_steps=min(self._plan.num_steps, MOST_REPEATED))
             again = Follower(leader, policy, lockstep=self.lockstep and not leads)
             repeated = _drive(opened, short, again).columns
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
                 unsteady.append(role)
         self._leader = leader
         sides = [self._drop_resets(side) for side in sides]
-        states = leader.states if self.lockstep else ()
-        return Ran(sides[0], sides[1], (), tuple(unsteady), self.lockstep, self._begins_alike, self._space, states)
+        states = (
+            leader.states if all(isinstance(each, Environment) and each.has_states for each in self._opened) else ()
+        )
+        return Ran(
+            sides[0],
+            sides[1],
+            (),
+            tuple(unsteady),
+            self.lockstep,
+            self._begins_alike,
+            self._space,
+            states,
+            self._ranges,
+        )
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
         """Run the expected side again, from states that differ in the last place of the coarser of both types."""
@@ -393,6 +433,8 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         notes.append("not compared, since the sides begin their episodes differently: what a reset returned")
     if not any(side.truncated for side in sides):
         notes.append("no episode was truncated, so nothing is known of what follows a truncation")
+    if ran.ranges:
+        notes.append(f"the actions differ, {' and '.join(ran.ranges)}, and both sides took those of the expected one")
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
     if named := sorted(re.sub(r"^steps\.|\.number$", "", name) for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")

@@ -1,6 +1,7 @@
 """The front door to updates: advantages, losses, gradients and weights computed again in float64, and the first that differs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -66,6 +67,7 @@ def verify_update(
     algorithm: PPO,
     policy: Any = None,
     evaluate: Callable[..., Any] | None = None,
+    on_policy: bool = True,
     precision: str | None = None,
 ) -> UpdateReport:
     """Compute an update again in float64 from a buffer of steps, and name the first number of theirs that differs.
@@ -93,6 +95,7 @@ def verify_update(
             log-probability, entropy, value, as in CleanRL; the mask follows as third argument, if there is one. The rows are
             the first axis. Without a policy, only advantages and returns are compared.
         evaluate: A function of (module, observation, action, mask) -> log-probability, value, entropy, for other policies.
+        on_policy: Whether this policy filled the buffer, so that its log-probabilities and values are compared, too.
         precision: The coarsest type of their computation, such as `bfloat16` or `tf32`, if it is not the type of their arrays.
 
     Returns:
@@ -112,7 +115,7 @@ def verify_update(
     check = _Check(buffer, precision)
     check.judge_advantages(theirs, algorithm)
     if policy is not None:
-        check.judge_training(theirs, algorithm, policy, evaluate or _find_method(policy))
+        check.judge_training(theirs, algorithm, policy, evaluate or _find_method(policy), on_policy)
     return check.report()
 
 
@@ -184,23 +187,19 @@ class _Check:
         if given.get(name) is None:
             return np.full(shape, default)
         array = to_array(given[name]).astype(np.float64)
-        if array.size != np.prod(shape) or array.shape[:1] != shape[:1]:
-            raise UserError(
-                f"the shape is {list(array.shape)}, expected {list(shape)}", where=name, fix="give T steps of N slots"
-            )
+        if array.size != np.prod(shape) or array.shape[:1] not in ((), shape[:1]):
+            message = f"the shape is {list(array.shape)}, expected {list(shape)}"
+            raise UserError(message, where=name, fix="give T steps of N slots")
         return array.reshape(shape)
 
     def report(self) -> UpdateReport:
         """Return the report of what was judged."""
         for stage in (stage for stage, count in self._compared.items() if not count):
-            self._not_compared.setdefault(
-                stage, f"every number is smaller than the rounding of {self._precision[stage]}"
-            )
+            reason = f"every number is smaller than the rounding of {self._precision[stage]}"
+            self._not_compared.setdefault(stage, reason)
         compared = {stage: count for stage, count in self._compared.items() if count}
         verdict = Verdict.DIVERGE if self._divergences else Verdict.AGREE if compared else Verdict.INCONCLUSIVE
-        nothing = Code.NOTHING_COMPARED.mark(
-            "nothing was compared: give theirs, and the policy for losses and gradients"
-        )
+        nothing = Code.NOTHING_COMPARED.mark("nothing was compared: give theirs, and the policy for losses")
         return UpdateReport(
             verdict=verdict, divergences=tuple(self._divergences), compared=compared, not_compared=self._not_compared,
             precision=self._precision, reasons=(nothing,) if verdict is Verdict.INCONCLUSIVE else (),
@@ -235,19 +234,12 @@ class _Check:
     ) -> None:
         listed = lambda: ((words, {name: each}) for words, each in mistakes)  # noqa: E731
         known = np.where(self._valid, expected, np.nan)
-        stage = SimpleNamespace(
-            name="advantage",
-            minibatch=None,
-            expected={name: known},
-            bounds={name: bound},
-            actual=actual,
-            mistakes=listed,
-            null=None,
-        )
+        one = {"expected": {name: known}, "bounds": {name: bound}, "actual": actual, "mistakes": listed}
+        stage = SimpleNamespace(name="advantage", minibatch=None, null=None, **one)
         self.judge(stage, None if local is None else {name: local})
 
     def judge_training(
-        self, theirs: Mapping[str, Any], algorithm: PPO, policy: Any, evaluate: Callable[..., Any]
+        self, theirs: Mapping[str, Any], algorithm: PPO, policy: Any, evaluate: Callable[..., Any], on_policy: bool
     ) -> None:
         """Compare the choices in the buffer, and each step of the optimizer until one differs."""
         from kgverify.torch.losses import Training
@@ -259,13 +251,24 @@ class _Check:
             "advantage": advantage, "returns": returns, "is_valid": self._valid,
         }  # fmt: skip
         training = Training(self._buffer, theirs, recorded, algorithm, policy, evaluate, self.find_unit)
-        for stage in training.list_stages():
+        for stage in training.list_stages(on_policy):
             # Without an explanation, a later step may show the mistake more clearly.
             last = next((each for each in self._divergences if each.candidate < 0 and each.confidence), None)
             if last is not None and stage.minibatch != last.step:
                 self._not_compared["later minibatches"] = f"minibatch {last.step} differs"
                 break
             self.judge(stage)
+        self._judge_rows(theirs, algorithm)
+
+    def _judge_rows(self, theirs: Mapping[str, Any], algorithm: PPO) -> None:
+        """Report a minibatch in which a row appears twice."""
+        for number, batch in enumerate(theirs.get("minibatches", ()) if not algorithm.with_replacement else ()):
+            rows, counts = np.unique(to_array(batch.get("index", ())), return_counts=True)
+            if (counts > 1).any():
+                row, count = int(rows[counts > 1][0]), int(counts[counts > 1][0])
+                evidence = f"row {row} appears {count} times; rows of a minibatch are drawn without replacement"
+                self._add(-1, number, "update", "index", 1.0, float(count), evidence, True)
+                return
 
     def judge(self, stage: Any, local: Mapping[str, Floats] | None = None) -> None:
         """Compare the numbers of a stage, and keep its first difference with the explanation.
@@ -281,9 +284,8 @@ class _Check:
             count = int((is_known & (bounds[name] < effect)).sum())
             self._compared[stage.name] = self._compared.get(stage.name, 0) + count
             if not is_known.all():
-                self._not_compared.setdefault(
-                    f"{name}, in part", "rows that do not count, or that depend on what is not given"
-                )
+                reason = "rows that do not count, or that depend on what is not given"
+                self._not_compared.setdefault(f"{name}, in part", reason)
             differs[name] = is_known & ~(np.abs(actual[name] - each) <= bounds[name])
         name = next((name for name, each in differs.items() if each.any()), "")
         if not name or any(each.stage == stage.name for each in self._divergences):
@@ -296,22 +298,28 @@ class _Check:
         why = _explain(expected, bounds, actual, differs, stage.mistakes())
         size = f"differs by {abs(values[1] - values[0]):.3g}, bound {float(bounds[name][index]):.2g}"
         evidence = f"{size}; {why or 'no known mistake gives these numbers'}"
-        slot, step, place, field = -1, stage.minibatch, f"minibatch {stage.minibatch}", name
+        slot, step, field = -1, stage.minibatch, name
         if step is None:
-            (step, slot), place = index, f"slot {index[1]}, step {index[0]}"
+            step, slot = index
         elif index:
             field = f"{name}[{', '.join(map(str, index))}]"
+        self._add(slot, step, stage.name, field, *values, evidence, bool(why))
+
+    def _add(
+        self, slot: int, step: int, stage: str, field: str, expected: float, actual: float, evidence: str, is_known: bool
+    ) -> None:  # fmt: skip
+        place = f"minibatch {step}" if slot < 0 else f"slot {slot}, step {step}"
         self._divergences.append(Divergence(
-            candidate=slot, atom=place, query=-1, side="", step=step, stage=Stage(stage.name), field=field,
-            level=Level.TOLERANCE, expected=values[0], actual=values[1], kind=DifferenceClass.NUMBER,
-            evidence=evidence, confidence=float(bool(why)),
+            candidate=slot, atom=place, query=-1, side="", step=step, stage=Stage(stage), field=field,
+            level=Level.TOLERANCE, expected=expected, actual=actual, kind=DifferenceClass.NUMBER,
+            evidence=evidence, confidence=float(is_known),
         ))  # fmt: skip
 
 
 def _explain(expected: Any, bounds: Any, actual: Any, differs: Any, mistakes: Iterable[tuple[str, Any]]) -> str:
     """Return the mistakes that give all of their numbers; otherwise, those that give the differing ones; or empty."""
     found: dict[bool, list[str]] = {True: [], False: []}
-    for words, values in mistakes:
+    for words, values in chain(mistakes, _find_factor(expected, actual)):
         is_right = is_part = True
         for name, each in expected.items():
             other, known = to_array(values[name]), np.isfinite(each)
@@ -326,6 +334,16 @@ def _explain(expected: Any, bounds: Any, actual: Any, differs: Any, mistakes: It
         if found[is_right]:
             return f"{what} {' or '.join(found[is_right][:MOST_EXPLANATIONS])}"
     return ""
+
+
+def _find_factor(expected: Any, actual: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the expected numbers times a factor, if there are several numbers."""
+    known = {name: np.isfinite(each) & np.isfinite(actual[name]) for name, each in expected.items()}
+    sides = [np.concatenate([each[name][known[name]] for name in expected]) for each in (expected, actual)]
+    squares = float(sides[0] @ sides[0])
+    if len(sides[0]) > 1 and squares:
+        factor = float(sides[0] @ sides[1]) / squares
+        yield f"times {factor:.6g}", {name: factor * each for name, each in expected.items()}
 
 
 def _name_type(value: Any) -> str:

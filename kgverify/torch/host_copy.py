@@ -59,8 +59,9 @@ class HostCopy:
         """Begin the prepared copies."""
         if not self._prepared:
             return
-        stream = _side_stream(self._prepared[0][1].device)
-        stream.wait_stream(torch.cuda.current_stream())
+        device = self._prepared[0][1].device
+        stream = _side_stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for host, tensor in self._prepared:
                 host.copy_(tensor, non_blocking=True)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.utils._pytree import tree_map
 
 from kgverify.torch.arithmetic import other_arithmetic
@@ -22,6 +23,7 @@ MARGIN: Final = 16.0
 
 The root of 8 squares is smaller than a third of its mean in 1 of 10,000 cases. The bound is then still 5 standard deviations.
 """
+GIVEN: Final = ("losses", "gradients", "scaled_gradients", "parameters")
 RECORDED: Final = ("old_log_probability", "old_value", "advantage", "returns")
 
 
@@ -33,7 +35,7 @@ class Rows(NamedTuple):
     is_valid: bool [B]   the rows that count
     whole:    the recorded columns and `is_valid` of the whole buffer, [T·N] each
     chosen:   int64 [B]  the rows of the minibatch among them
-    shape:    T and N
+    shape:    T, N, and the number of actions, 1 if it is unknown
     """
 
     log_probability: Tensor
@@ -46,7 +48,7 @@ class Rows(NamedTuple):
     is_valid: Tensor
     whole: Tensors
     chosen: Tensor
-    shape: tuple[int, int]
+    shape: tuple[int, int, int]
 
 
 class Stage(NamedTuple):
@@ -87,11 +89,17 @@ def measure(compute: Callable[[int], Tensors], unit: float) -> tuple[Tensors, Te
     """
     exact = {name: each.detach().clone() for name, each in compute(0).items()}
     squares = {name: torch.zeros_like(each) for name, each in exact.items()}
-    for seed in range(1, NUM_DRAWS + 1):
-        with other_arithmetic(unit, seed), torch.enable_grad():
-            drawn = compute(seed)
-        for name, each in drawn.items():
-            squares[name] += (each.detach() - exact[name]).square() / NUM_DRAWS
+    is_checked = Distribution._validate_args
+    # With rounding errors, probabilities do not add up to 1.
+    Distribution.set_default_validate_args(False)
+    try:
+        for seed in range(1, NUM_DRAWS + 1):
+            with other_arithmetic(unit, seed), torch.enable_grad():
+                drawn = compute(seed)
+            for name, each in drawn.items():
+                squares[name] += (each.detach() - exact[name]).square() / NUM_DRAWS
+    finally:
+        Distribution.set_default_validate_args(is_checked)
     # A single number may have been lucky; the other numbers of its tensor went through the same operations.
     common = {name: torch.maximum(each, each.mean()).sqrt() for name, each in squares.items()}
     return exact, {name: MARGIN * each + 2 * unit * exact[name].abs() for name, each in common.items()}
@@ -137,29 +145,34 @@ class Training:
     def _run(self, chosen: Tensor, use_mask: bool = True) -> tuple[Tensor, ...]:
         """Return log-probability, value and entropy of some rows; entropy 0 if the policy has none."""
         inputs = [None if each is None else tree_map(lambda leaf: leaf[chosen], each) for each in self._inputs]
-        found = self._evaluate(self._module, *inputs[:2], inputs[2] if use_mask else None)
+        # A policy that expects a mask gets one that allows every action.
+        mask = inputs[2] if use_mask or inputs[2] is None else torch.ones_like(inputs[2])
+        found = self._evaluate(self._module, *inputs[:2], mask)
         return tuple(torch.zeros(len(chosen)).double() if each is None else each.reshape(-1) for each in found)
 
     def _differentiate(self, total: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of each weight that is not frozen; 0 for one that the loss does not use."""
+        trained = {name: each for name, each in self._weights.items() if each.requires_grad}
         found = torch.autograd.grad(
-            total, [*self._weights.values()], retain_graph=True, materialize_grads=True, allow_unused=True
+            total, [*trained.values()], retain_graph=True, materialize_grads=True, allow_unused=True
         )
-        return dict(zip(self._weights, found, strict=True))
+        return dict(zip(trained, found, strict=True))
 
-    def list_stages(self) -> Iterator[Stage]:
-        """Yield the choices in the buffer, and then the losses, gradients and weights of each step."""
+    def list_stages(self, on_policy: bool) -> Iterator[Stage]:
+        """Yield the choices in the buffer if this policy made them, and then the losses, gradients and weights of each step."""
         batches = self._theirs.get("minibatches", [self._theirs])
         weights = {name: each.detach().clone() for name, each in self._weights.items()}
-        yield self._find_choices(batches)
+        if on_policy:
+            yield self._find_choices(batches)
         gradients: dict[str, Tensor] = {}
         for number, batch in enumerate(batches):
-            given = {
-                name: as_tensors(batch.get(name)) for name in ("losses", "gradients", "scaled_gradients", "parameters")
-            }
+            given = {name: as_tensors(batch.get(name)) for name in GIVEN}
             self._load(weights)
             yield from self._find_losses(number, batch, given, gradients)
-            gradients, scaled = given["gradients"], given["scaled_gradients"]
-            if gradients.keys() >= weights.keys() or scaled.keys() >= weights.keys():
+            gradients = given["scaled_gradients"] or given["gradients"]
+            trained = {name for name, each in self._weights.items() if each.requires_grad}
+            # A gradient that is None is known.
+            if any((batch.get(name) or {}).keys() >= trained for name in ("gradients", "scaled_gradients")):
                 yield from self._find_update(number, batch, given, weights)
             self._earlier.insert(0, ("the weights before the previous step", weights))
             if not given["parameters"].keys() >= weights.keys():
@@ -176,19 +189,13 @@ class Training:
 
         def list_mistakes() -> Mistakes:
             after = [as_tensors(each.get("parameters")) for each in batches]
-            for words, other in [
-                *self._earlier,
-                *((f"the weights after minibatch {i}", each) for i, each in enumerate(after)),
-            ]:
+            others = [(f"the weights after minibatch {i}", each) for i, each in enumerate(after)]
+            for words, other in [*self._earlier, *others]:
                 self._load(other)
                 yield f"with {words}", compute(0)
             self._load(now)
-            for words, by in (
-                ("next step", shape[1]),
-                ("previous step", -shape[1]),
-                ("next slot", 1),
-                ("previous slot", -1),
-            ):
+            places = {"next step": shape[1], "previous step": -shape[1], "next slot": 1, "previous slot": -1}
+            for words, by in places.items():
                 yield f"with the observation and action of the {words}", compute(0, (rows + by) % len(rows))
             yield "without the mask", compute(0, use_mask=False)
             right = compute(0)
@@ -199,79 +206,71 @@ class Training:
         valid = self._whole["is_valid"].reshape(shape)
         # An array that is not given is NaN.
         actual = {name: self._whole[f"old_{name}"].reshape(shape) for name in expected}
-        known = {
-            name: torch.where(valid & ~actual[name].isnan().all(), each, torch.nan) for name, each in expected.items()
-        }
-        return Stage("choose", None, known, bounds, actual, list_mistakes)
+        known = {name: valid & ~each.isnan().all() for name, each in actual.items()}
+        expected = {name: torch.where(known[name], each, torch.nan) for name, each in expected.items()}
+        return Stage("choose", None, expected, bounds, actual, list_mistakes)
 
     def _find_losses(self, number: int, batch: Any, given: Any, before: Tensors) -> Iterator[Stage]:
         """Yield the terms of the loss and the gradients of a step."""
         algorithm, losses, gradients = self._algorithm, given["losses"], given["gradients"]
         chosen = self._rows if batch.get("index") is None else torch.as_tensor(batch["index"]).long().reshape(-1)
+        mask = self._inputs[2]
 
-        def evaluate() -> Rows:
+        def evaluate(use_mask: bool = True) -> Rows:
             recorded = {name: each[chosen] for name, each in self._whole.items()}
-            recorded |= dict(zip(("log_probability", "value", "entropy"), self._run(chosen), strict=True))
-            return Rows(whole=self._whole, chosen=chosen, shape=self.shape, **recorded)
+            recorded |= dict(zip(("log_probability", "value", "entropy"), self._run(chosen, use_mask), strict=True))
+            shape = (*self.shape, 1 if mask is None else mask.shape[-1])
+            return Rows(whole=self._whole, chosen=chosen, shape=shape, **recorded)
 
         def compute(seed: int) -> dict[str, Tensor]:
             terms = compute_losses(algorithm, evaluate())
             return terms | self._differentiate(terms["total"])
 
-        expected, bounds = measure(compute, self._find_unit("loss", *(batch.get("losses") or {}).values()))
-        self._find_unit("gradient", *(batch.get("losses") or {}).values())
-        rows = evaluate()
+        def list_mistakes() -> Mistakes:
+            yield from list_loss_mistakes(algorithm, evaluate())
+            yield "without the mask", compute_losses(algorithm, evaluate(use_mask=False))
+            now = {name: each.detach().clone() for name, each in self._weights.items()}
+            for words, other in self._earlier:
+                self._load(other)
+                yield f"with {words}", compute_losses(algorithm, evaluate())
+            self._load(now)
 
+        def list_gradients() -> Mistakes:
+            if before:
+                added = {name: right[name] + each for name, each in before.items()}
+                yield "with those of the previous minibatch added: they were not set to zero", added
+                yield "in the previous minibatch", before
+            yield from _list_scaled(algorithm, right)
+            for words, terms in list_mistakes():
+                if terms["total"].requires_grad:
+                    yield f"of the loss {words}", self._differentiate(terms["total"])
+
+        def list_scaled() -> Mistakes:
+            yield from _list_scaled(algorithm, used)
+            for words, each in list_gradients() if used is right else ():
+                yield words, scale_down(algorithm, {**right, **each})
+
+        arrays = (batch.get("losses") or {}).values()
+        expected, bounds = measure(compute, self._find_unit("loss", *arrays))
+        unit = self._find_unit("gradient", *arrays)
+        right = {name: each for name, each in expected.items() if name in self._weights}
         for name in (each for each in ("policy", "value", "entropy", "total") if each in losses):
-            one = {name: expected[name]}
-            if len(losses) == 4:
-                one = {name: (losses | {"total": total_of(algorithm, losses)})[name]} if name == "total" else one
-            yield Stage("loss", number, one, bounds, losses, partial(list_loss_mistakes, algorithm, rows))
-        known = {name: expected[name] for name in gradients}
-        yield Stage("gradient", number, known, bounds, gradients, partial(self._list_gradients, rows, known, before))
-        right = {name: expected[name] for name in self._weights}
+            is_sum = name == "total" and len(losses) == 4
+            one = {name: total_of(algorithm, losses) if is_sum else expected[name]}
+            yield Stage("loss", number, one, bounds, losses, list_mistakes)
+        yield Stage("gradient", number, {name: right[name] for name in gradients}, bounds, gradients, list_gradients)
         if given["scaled_gradients"]:
             used = gradients if gradients.keys() >= right.keys() else right
-            scaled, rounding = measure(lambda seed: scale_down(algorithm, used), self._find_unit("gradient"))
-            rounding = (
-                rounding if used is gradients else {name: each + 2 * bounds[name] for name, each in rounding.items()}
-            )
+            scaled, rounding = measure(lambda seed: scale_down(algorithm, used), unit)
+            if used is right:
+                rounding = {name: each + 2 * bounds[name] for name, each in rounding.items()}
             actual = given["scaled_gradients"]
-            mistakes = partial(_list_scaled, algorithm, used)
-            yield Stage("gradient", number, {name: scaled[name] for name in actual}, rounding, actual, mistakes)
-
-    def _list_gradients(self, rows: Rows, right: Tensors, before: Tensors) -> Mistakes:
-        """Yield the gradients that a mistake gives."""
-        if before:
-            yield (
-                "with those of the previous minibatch added: they were not set to zero",
-                {n: right[n] + before[n] for n in right},
-            )
-            yield "in the previous minibatch", before
-        yield from _list_scaled(self._algorithm, right)
-        for words, factor in _list_factors(rows):
-            yield words, {name: factor * each for name, each in right.items()}
-        for words, terms in list_loss_mistakes(self._algorithm, rows):
-            if terms["total"].requires_grad:
-                yield f"of the loss {words}", self._differentiate(terms["total"])
-        now = {name: each.detach().clone() for name, each in self._weights.items()}
-        for words, other in self._earlier:
-            self._load(other)
-            log_probability, value, entropy = self._run(rows.chosen)
-            stale = rows._replace(log_probability=log_probability, value=value, entropy=entropy)
-            terms = compute_losses(self._algorithm, stale)
-            yield f"with {words}", self._differentiate(terms["total"])
-        self._load(now)
+            yield Stage("gradient", number, {name: scaled[name] for name in actual}, rounding, actual, list_scaled)
 
     def _find_update(self, number: int, batch: Any, given: Any, weights: dict[str, Tensor]) -> Iterator[Stage]:
         """Yield the weights after a step from their gradients."""
-        algorithm, actual, raw, scaled = (
-            self._algorithm,
-            given["parameters"],
-            given["gradients"],
-            given["scaled_gradients"],
-        )
-        rule = algorithm.optimizer
+        algorithm, rule = self._algorithm, self._algorithm.optimizer
+        _, raw, scaled, actual = (given[name] for name in GIVEN)
         if rule is None or not actual:
             return
         before = {name: dict(each) for name, each in self._states[0].items()}
@@ -321,89 +320,75 @@ def _add_up(algorithm: Any, terms: Tensors, **others: Tensor) -> dict[str, Tenso
 
 def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
     """Yield the terms that a mistake gives: of a field of the algorithm, a column of the rows, or a term."""
-    value, entropy, right = algorithm.value_coefficient, algorithm.entropy_coefficient, compute_losses(algorithm, rows)
+
+    def take(**changes: Any) -> dict[str, Tensor]:
+        columns = {name: each for name, each in changes.items() if name in Rows._fields}
+        fields = {name: each for name, each in changes.items() if name not in columns}
+        return compute_losses(replace(algorithm, **fields), rows._replace(**columns))
+
+    value, entropy, scale, clip = (
+        getattr(algorithm, name) for name in ("value_coefficient", "entropy_coefficient", "value_scale", "clip")
+    )
+    old, new, now, target = rows.old_log_probability, rows.log_probability, rows.value.detach(), rows.returns
     changes: dict[str, dict[str, Any]] = {
         "with the sign of the entropy bonus exchanged": {"entropy_coefficient": -entropy},
         "without the entropy bonus": {"entropy_coefficient": 0.0},
         "with an entropy coefficient of 1": {"entropy_coefficient": 1.0},
         "with the two coefficients exchanged": {"value_coefficient": entropy, "entropy_coefficient": value},
-        "with half the value coefficient": {"value_coefficient": value / 2},
-        "with twice the value coefficient": {"value_coefficient": value * 2},
+        "with the value coefficient halved": {"value_coefficient": value / 2},
+        "with the value coefficient doubled": {"value_coefficient": value * 2},
         "with a value coefficient of 1": {"value_coefficient": 1.0},
         "without the value loss": {"value_coefficient": 0.0},
         "with the sign of the value loss exchanged": {"value_coefficient": -value},
-        "with the value loss halved": {"value_scale": algorithm.value_scale / 2},
-        "with the value loss doubled": {"value_scale": algorithm.value_scale * 2},
+        "with the value loss halved": {"value_scale": scale / 2},
+        "with the value loss doubled": {"value_scale": scale * 2},
         "with advantages normalised over the minibatch": {"normalize_advantages": "minibatch"},
         "with advantages normalised over the whole buffer": {"normalize_advantages": "buffer"},
         "with advantages not normalised": {"normalize_advantages": "never"},
-        "with the other divisor in the deviation of advantages": {
-            "normalize_ddof": 1 - min(1, algorithm.normalize_ddof)
-        },
+        "with the sum of squares of advantages divided by the number of rows": {"normalize_ddof": 0},
+        "with the sum of squares of advantages divided by the number of rows less 1": {"normalize_ddof": 1},
         "with the sum over rows in place of the mean": {"reduction": "sum"},
         "with the mean over rows in place of the sum": {"reduction": "mean"},
         "without the value clip": {"value_clip": None},
-        "with the clip of the ratio as value clip": {"value_clip": algorithm.clip},
+        "with the clip of the ratio as value clip": {"value_clip": clip},
         "with a value clip of 1e-8": {"value_clip": 1e-8},
         "with only the clipped value loss": {"value_clip_larger": False},
+        "with the new values in place of the recorded ones in the value clip": {"old_value": now},
+        "with old log-probabilities by the new weights: the ratio is 1": {"old_log_probability": new.detach()},
+        "with the ratio inverted": {"log_probability": old, "old_log_probability": new},
+        "without the old log-probabilities": {"old_log_probability": 0 * old},
+        "with probabilities in place of log-probabilities": {
+            "log_probability": new.exp(),
+            "old_log_probability": old.exp(),
+        },
+        "with the sign of the advantages exchanged": {"advantage": -rows.advantage},
+        "with returns in place of advantages": {"advantage": target},
+        "with advantages through which the gradient flows": {"advantage": target - rows.value},
+        "with advantages by the new values": {"advantage": target - now},
+        "with advantages in place of returns in the value loss": {"returns": rows.advantage},
+        "with recorded values in place of returns in the value loss": {"returns": rows.old_value},
+        "with returns from the new values in the value loss": {"returns": rows.advantage + now},
+        "with the negative log-probability as the entropy": {"entropy": -new},
+        "with the entropy in bits": {"entropy": rows.entropy / math.log(2)},
+        "over the rows that do not count, too": {"is_valid": torch.ones_like(rows.is_valid)},
     }
-    if algorithm.clip is not None:
+    pairs = {"log-probabilities": {"log_probability": new[:, None], "old_log_probability": old[:, None]}}
+    pairs |= {"new values": {"value": rows.value[:, None]}, "returns": {"returns": target[:, None]}}
+    changes |= {
+        f"with a column of {words} against rows: the mean over all pairs": each for words, each in pairs.items()
+    }
+    if clip is not None:
+        ratio = (new - old).exp()
         changes["without clipping the ratio"] = {"clip": math.inf}
         changes["with log-probabilities in place of the ratio"] = {"clip": None}
-        changes["with a clip of the ratio by the value clip"] = {"clip": algorithm.value_clip}
-    for words, change in changes.items():
-        yield words, compute_losses(replace(algorithm, **change), rows)
-    for words, columns in _list_columns(rows):
-        yield words, compute_losses(algorithm, rows._replace(**columns))
-    opposite = compute_losses(algorithm, rows._replace(advantage=-rows.advantage))
-    yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=-opposite["policy"])
-    if algorithm.clip is not None:
-        ratio = (rows.log_probability - rows.old_log_probability).exp()
-        plain = replace(algorithm, clip=None)
-        for words, factor in (
-            ("with only the clipped surrogate", ratio.clamp(1 - algorithm.clip, 1 + algorithm.clip)),
-            ("with the difference of log-probabilities in place of the ratio", ratio.log()),
-        ):
-            yield words, compute_losses(plain, rows._replace(log_probability=factor))
-    huber = torch.nn.functional.smooth_l1_loss(rows.value, rows.returns, reduction=algorithm.reduction)
-    yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
-    yield "with the halved smooth L1 loss of values", _add_up(algorithm, right, value=huber / 2)
-    for name in ("policy", "value", "entropy"):
-        for words, size in _list_factors(rows):
-            yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: size * right[name]})
-
-
-def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield mistakes in which a column is taken for another, or from other rows."""
-    old, new, now, size = (
-        rows.old_log_probability,
-        rows.log_probability,
-        rows.value.detach(),
-        len(rows.whole["advantage"]),
-    )
-    yield "with old log-probabilities by the new weights: the ratio is 1", {"old_log_probability": new.detach()}
-    yield "with the ratio inverted", {"log_probability": old, "old_log_probability": new}
-    yield "without the old log-probabilities", {"old_log_probability": 0 * old}
-    yield (
-        "with probabilities in place of log-probabilities",
-        {"log_probability": new.exp(), "old_log_probability": old.exp()},
-    )
-    yield "with a column of log-probabilities times a row of advantages: the mean over all pairs", {
-        "log_probability": new[:, None], "old_log_probability": old[:, None],
-    }  # fmt: skip
-    yield "with a column of values less a row of returns: the mean over all pairs", {"value": rows.value[:, None]}
-    yield "with the sign of the advantages exchanged", {"advantage": -rows.advantage}
-    yield "with returns in place of advantages", {"advantage": rows.returns}
-    yield "with advantages through which the gradient flows", {"advantage": rows.returns - rows.value}
-    yield "with advantages by the new values", {"advantage": rows.returns - now}
-    yield "with advantages in place of returns in the value loss", {"returns": rows.advantage}
-    yield "with recorded values in place of returns in the value loss", {"returns": rows.old_value}
-    yield "with returns from the new values in the value loss", {"returns": rows.advantage + now}
-    yield "with the new values in place of the recorded ones in the value clip", {"old_value": now}
-    yield "with the negative log-probability as the entropy", {"entropy": -new}
-    yield "with the entropy in bits", {"entropy": rows.entropy / math.log(2)}
-    yield "over the rows that do not count, too", {"is_valid": torch.ones_like(rows.is_valid)}
-    t, n = rows.shape
+        changes["with only the clipped surrogate"] = {"clip": None, "log_probability": ratio.clamp(1 - clip, 1 + clip)}
+        changes["with the difference of log-probabilities as the ratio"] = {"clip": None, "log_probability": new - old}
+    grid = rows.whole["advantage"].reshape(rows.shape[:2])
+    for words, axis in (("each step", 1), ("each slot", 0)):
+        scaled = (grid - grid.mean(axis, keepdim=True)) / (grid.std(axis, keepdim=True) + algorithm.normalize_eps)
+        own = {"advantage": scaled.reshape(-1)[rows.chosen], "normalize_advantages": "never"}
+        changes[f"with advantages normalised over {words}"] = own
+    size, (t, n, _) = len(rows.whole["advantage"]), rows.shape
     for words, other in (
         ("of the next step", (rows.chosen + n) % size),
         ("of the previous step", (rows.chosen - n) % size),
@@ -414,20 +399,27 @@ def _list_columns(rows: Rows) -> Iterator[tuple[str, dict[str, Any]]]:
         ("of the next row of the minibatch", rows.chosen.roll(-1)),
     ):
         columns = {name: rows.whole[name][other] for name in RECORDED}
-        for name, column in columns.items():
-            yield f"with the {name.replace('_', ' ')} {words}", {name: column}
-        yield f"with all recorded columns {words}", columns
+        changes |= {f"with the {name} {words}": {name: column} for name, column in columns.items()}
+        changes[f"with all recorded columns {words}"] = columns
+    for words, change in changes.items():
+        yield words, take(**change)
+    right = take()
+    smaller = take(value_clip=None)["value"] + take(value_clip_larger=False)["value"] - right["value"]
+    larger = -take(advantage=-rows.advantage)["policy"]
+    huber = scale * 2 * torch.nn.functional.smooth_l1_loss(rows.value, target, reduction=algorithm.reduction)
+    yield "with the smaller value loss in place of the larger one", _add_up(algorithm, right, value=smaller)
+    yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=larger)
+    yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
+    for name in ("policy", "value", "entropy"):
+        for words, factor in _list_factors(rows):
+            yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: factor * right[name]})
 
 
 def _list_factors(rows: Rows) -> Iterator[tuple[str, float]]:
     yield from (("with the opposite sign", -1.0), ("left out", 0.0), ("halved", 0.5), ("doubled", 2.0))
-    t, n = rows.shape
-    for words, size in (
-        ("rows of the minibatch", len(rows.chosen)),
-        ("steps", t),
-        ("slots", n),
-        ("rows of the buffer", t * n),
-    ):
+    t, n, num_actions = rows.shape
+    sizes = {"rows of the minibatch": len(rows.chosen), "steps": t, "slots": n, "rows": t * n, "actions": num_actions}
+    for words, size in sizes.items():
         yield f"multiplied by the number of {words}", float(size)
         yield f"divided by the number of {words}", 1 / size
 
@@ -462,8 +454,14 @@ def _list_scaled(algorithm: Any, right: Tensors) -> Mistakes:
 def take_step(
     optimizer: Any, weights: Tensors, gradients: Tensors, states: dict[str, dict[str, Any]]
 ) -> dict[str, Tensor]:
-    """Return the weights after a step of an optimizer, and replace its states: those that torch keeps, by weight."""
-    return {name: _move(optimizer, each, gradients[name], states[name]) for name, each in weights.items()}
+    """Return the weights after a step of an optimizer, and replace its states: those that torch keeps, by weight.
+
+    A weight without a gradient stays as it is.
+    """
+    return {
+        name: _move(optimizer, each, gradients[name], states[name]) if name in gradients else each
+        for name, each in weights.items()
+    }
 
 
 def _move(optimizer: Any, weight: Any, gradient: Any, state: dict[str, Any]) -> Any:
@@ -501,7 +499,7 @@ def list_update_mistakes(
     def take(
         gradients: Tensors = scaled, rule: Any = rule, weights: Tensors = weights, shift: float = 0.0, extra: float = 0.0
     ) -> dict[str, Tensor]:  # fmt: skip
-        own = {name: each | {"step": float(each.get("step", 0.0)) + shift} for name, each in states.items()}
+        own = {name: each | {"step": max(0.0, float(each.get("step", 0.0)) + shift)} for name, each in states.items()}
         for each in own.values() if extra else ():
             correction = (1 - rule.betas[1] ** (each["step"] + 1)) / rule.betas[1]
             each["exp_avg_sq"] = each.get("exp_avg_sq", 0.0) + extra * correction
@@ -511,6 +509,8 @@ def list_update_mistakes(
     yield "with the sign of the gradients exchanged", take({name: -each for name, each in scaled.items()})
     for words, gradients in _list_scaled(algorithm, raw):
         yield f"from gradients {words}", take(gradients)
+    frozen = {name: each * (1 - rule.lr * rule.weight_decay) for name, each in weights.items() if name not in scaled}
+    yield "with weight decay of frozen weights, too", take() | frozen
     for words, other in earlier:
         yield f"from {words}", take(weights={**weights, **other})
     twice = {name: dict(each) for name, each in states.items()}
@@ -529,6 +529,7 @@ def list_update_mistakes(
         changes |= {f"with eps {eps:g}": {"eps": eps} for eps in (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3)}
         yield "without the correction of bias", take(shift=1e9)
         yield "with the number of the step one too large", take(shift=1)
+        yield "with the number of the step standing still at 1", take(shift=-1e9)
         # The second moment before the step that makes sqrt(v) + 0 the root of v + eps.
         yield "with eps under the square root", take(rule=replace(rule, eps=0.0), extra=rule.eps)
     else:
@@ -536,4 +537,7 @@ def list_update_mistakes(
         changes["with the other kind of momentum (Nesterov's or not)"] = {"nesterov": not rule.nesterov}
     for words, change in changes.items():
         yield words, take(rule=replace(rule, **change))
-    yield "by plain gradient descent", {name: each - rule.lr * scaled[name] for name, each in weights.items()}
+    yield (
+        "by plain gradient descent",
+        {name: each - rule.lr * scaled.get(name, 0 * each) for name, each in weights.items()},
+    )

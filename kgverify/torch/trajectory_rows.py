@@ -1,10 +1,9 @@
-"""The rows of a trajectory on a device: the digest of every slot's row, and all numbers of the rows of some slots.
+"""The rows of a trajectory on a device: a table that each call fills, with the digests of its rows, and copies of some of them.
 
-N slots, E rows that one call may return to a slot, C calls, S slots whose numbers are kept. The digests are those of
-`kgverify.trace.model.digests`, with splitmix64 (Steele, Lea, Flood 2014) on int64: masks make its shifts unsigned.
+N slots, C calls, S slots whose rows are kept. A call returns to each slot at most a STEP row and a RESET row, in this order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
@@ -14,58 +13,21 @@ from torch import Tensor
 
 from kgverify.torch.host_copy import HostCopy, PendingCopy
 
-_GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
-_FIRST: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
-_SECOND: Final = 0x94D049BB133111EB - (1 << 64)
-_NAN: Final = 0x7FF8000000000000
+MAX_CALLS: Final = 64
+"""The maximum number of calls whose rows stay on the device before they are copied to the host."""
 
+_MAX_BYTES: Final = 1 << 26
 
-def _mix(words: Tensor) -> Tensor:
-    words = words + _GAMMA
-    words = (words ^ ((words >> 30) & ((1 << 34) - 1))) * _FIRST
-    words = (words ^ ((words >> 27) & ((1 << 37) - 1))) * _SECOND
-    return words ^ ((words >> 31) & ((1 << 33) - 1))
-
-
-def _fold(state: Tensor, words: Tensor) -> Tensor:
-    return _mix(state ^ _mix(words))
-
-
-def _bits_of(numbers: Tensor) -> Tensor:
-    """Return the bits of float64 numbers as int64, the same for both zeros, and for every NaN."""
-    bits = torch.where(numbers == 0, 0.0, numbers).view(torch.int64)
-    return torch.where(torch.isnan(numbers), _NAN, bits)
-
-
-class Column(NamedTuple):
-    """A column of steps. group: the group whose numbers it counts; empty if it is not a column of counts."""
-
-    name: str
-    is_float: bool
-    group: str
-
-
-class Plan(NamedTuple):
-    """What is recorded.
-
-    columns: the columns of steps, in the order of the schema
-    widths:  the numbers of each group
-    is_same_step: whether the call that ends an episode also returns the first observation of the next one
-    idles:   whether a slot whose episode ended waits for a reset
-    """
-
-    columns: tuple[Column, ...]
-    widths: Mapping[str, int]
-    is_same_step: bool
-    idles: bool
+Call = Mapping[str, Sequence[Tensor]]
+"""The columns and groups of one call, by name: tensors [N, ...]. A reset has `which`, bool [N], and no column."""
 
 
 class Block(NamedTuple):
     """The rows of some calls: tensors, or arrays.
 
-    present: bool or uint8 [C, E, N]  whether the call returned this row to the slot
-    digests: int64 [C, E, N]
-    rows:    float64 [C, E, S, width]  the columns of steps, then the numbers of each group
+    present: bool or uint8 [C, 2, N]  whether the call returned this row to the slot
+    digests: int64 [C, 2, N]
+    rows:    float64 [C, 2, S, width]  the columns of steps, then the numbers of each group
     """
 
     present: Any
@@ -73,127 +35,128 @@ class Block(NamedTuple):
     rows: Any
 
 
-class _Numbers(NamedTuple):
-    """The numbers of a group: float64 [N, width]; the hash of each row, int64 [N]; and the slots that have them, bool [N]."""
-
-    numbers: Tensor
-    hashes: Tensor
-    has: Tensor
-
-
-class _Rows(NamedTuple):
-    """Rows of some slots, `present`. `acts`: the slots whose row follows an action; others have the row of a reset."""
-
-    present: Tensor
-    acts: Tensor
-    groups: Mapping[str, _Numbers]
-
-
-def _join(leaves: tuple[Tensor, ...], has: Tensor) -> _Numbers:
-    numbers = torch.cat([each.reshape(len(has), -1).double() for each in leaves], 1)
-    position = torch.arange(numbers.shape[1], device=numbers.device)
-    return _Numbers(numbers, _fold(position, _mix(_mix(_bits_of(numbers)))).sum(1), has)
-
-
-def _find_rows(call: Mapping[str, Any], plan: Plan, ended: Tensor) -> list[_Rows]:
-    """Return the rows of one call. ended: bool [N], the slots whose next episode has not begun; it is brought up to date."""
-    everyone = torch.ones_like(ended)
-    observed = {name: _join(call[name], everyone) for name in ("observations", "masks", "states") if name in call}
-    if "terminated" not in call:
-        ended.logical_and_(~call["which"])
-        return [_Rows(call["which"], ~everyone, observed)]
-    acts = ~ended
-    ends = acts & (call["terminated"] != 0)
-    if "truncated" in call:
-        ends = ends | (acts & (call["truncated"] != 0))
-    # No action follows the observation that ends an episode, so it has neither a mask nor a state.
-    groups = {name: each._replace(has=~ends) for name, each in observed.items()}
-    groups |= {name: _join(call[name], acts) for name in ("actions", "hidden") if name in call}
-    if "final" in call:
-        final, (numbers, hashes, _) = _join(call["final"], everyone), observed["observations"]
-        merged = torch.where(ends[:, None], final.numbers, numbers), torch.where(ends, final.hashes, hashes)
-        groups["observations"] = _Numbers(*merged, everyone)
-    elif not plan.is_same_step:
-        groups["observations"] = observed["observations"]
-    rows = _Rows(acts if plan.idles else everyone, acts, groups)
-    if plan.is_same_step:
-        return [rows, _Rows(ends, ~everyone, observed)]
-    ended.copy_(ends | ended if plan.idles else ends)
-    return [rows]
-
-
-def _write(call: Mapping[str, Any], plan: Plan, ended: Tensor, chosen: Tensor, block: Block) -> None:
-    """Write the rows of one call to a block without the axis of calls. chosen: int64 [S]."""
-    block.present.zero_()
-    for number, (present, acts, groups) in enumerate(_find_rows(call, plan, ended)):
-        zeros = torch.zeros(len(ended), 1, dtype=torch.float64, device=ended.device)
-        state, cells = torch.zeros_like(block.digests[number]), []
-        for name, is_float, group in plan.columns:
-            value = zeros[:, 0]
-            if group in groups:
-                value = torch.where(groups[group].has, groups[group].numbers.shape[1], value)
-            elif name == "kind":
-                value = acts.double()
-            elif name in call:
-                value = torch.where(acts, call[name].reshape(-1).double(), value)
-            cells.append(value)
-            state = _fold(state, _bits_of(value) if is_float else value.long())
-            if group:
-                sums = (
-                    torch.where(groups[group].has, groups[group].hashes, 0) if group in groups else zeros[:, 0].long()
-                )
-                state = _fold(state, sums)
-        tables = [
-            groups[name].numbers if name in groups else zeros.expand(-1, num) for name, num in plan.widths.items()
-        ]
-        block.present[number].copy_(present)
-        block.digests[number].copy_(state)
-        block.rows[number].copy_(torch.cat([each[chosen] for each in (torch.stack(cells, 1), *tables)], 1))
-
-
 def to_tensor(value: Any, device: torch.device | None = None) -> Tensor:
     """Return a value as a tensor on a device, by default its own, without its gradient."""
     return torch.as_tensor(value, device=device).detach()
 
 
-class RowRecorder:
-    """The recorder of rows on one device. On CUDA they are computed by compiled kernels if Triton is installed.
+def find_kernel(device: torch.device) -> Callable[..., None] | None:
+    """Return the function that computes digests on a device; None if the host must compute them."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from kgverify.torch.trajectory_kernel import digest_rows
 
+    return digest_rows
+
+
+class RowRecorder:
+    """The recorder of rows on one device.
+
+    columns:    the columns of steps, in the order of the schema; the value says whether a column holds floats
+    groups:     the groups of numbers, each with the column that counts them, and their number in a row; 0 if unknown
+    autoreset:  the mode, in Gymnasium's words
+    chosen:     int64 [S]  the slots whose rows are kept; without a kernel, all are kept, and `has_digests` is False
     num_filled: the calls that the current block holds
     """
 
-    def __init__(self, plan: Plan, num_slots: int, chosen: Any, num_calls: int, device: torch.device) -> None:
-        self._plan, self._num_slots, self._num_calls = plan, num_slots, num_calls
+    def __init__(
+        self,
+        columns: Mapping[str, bool],
+        groups: Mapping[str, tuple[str, int]],
+        autoreset: str,
+        num_slots: int,
+        chosen: Any,
+        device: torch.device,
+    ) -> None:
+        self._groups, self._autoreset, self._digest = groups, autoreset, find_kernel(device)
+        self.has_digests, names = self._digest is not None, list(columns)
+        widths = [1] * len(names) + [num for _, num in groups.values()]
+        counted = dict(groups.values())
+        self._bits = [
+            sum(1 << i for i, name in enumerate(names) if is_one(name))
+            for is_one in (columns.get, counted.__contains__)
+        ]
         with torch.inference_mode(False), device:
-            self._chosen = torch.as_tensor(chosen, device=device)
+            self._chosen = torch.as_tensor(chosen) if self.has_digests else torch.arange(num_slots)
+            self._counted = torch.tensor([counted.get(name, 0) for name in names], dtype=torch.int32)
+            # The slots whose next episode has not begun.
             self._ended = torch.zeros(num_slots, dtype=torch.bool)
-        self._write: Any = _write
-        if device.type == "cuda" and find_spec("triton") is not None:
-            self._write = torch.compile(_write, dynamic=False)
+            # First the rows of steps, then those of resets.
+            self._table = torch.zeros(2, num_slots, sum(widths), dtype=torch.float64)
+            self._views = dict(zip([*names, *groups], torch.split(self._table, widths, 2), strict=True))
+            self._views["kind"][0] = 1
+            for group, (count, num) in groups.items():
+                self._views[count][0 if group in ("actions", "hidden") else slice(None)] = num
+        # The part of the table for each tensor, so that a call makes no views.
+        self._parts: dict[tuple[int, str], list[Tensor]] = {}
         self._begin()
 
     def _begin(self) -> None:
-        first = self._num_calls, 1 + self._plan.is_same_step
-        width = len(self._plan.columns) + sum(self._plan.widths.values())
-        with torch.inference_mode(False), self._ended.device:
+        (_, slots, width), kept = self._table.shape, len(self._chosen)
+        self._num_calls = max(1, min(MAX_CALLS, _MAX_BYTES // (2 * kept * width * 8)))
+        shape = self._num_calls, 2
+        with torch.inference_mode(False), self._table.device:
             self._block = Block(
-                torch.empty(*first, self._num_slots, dtype=torch.bool),
-                torch.empty(*first, self._num_slots, dtype=torch.int64),
-                torch.empty(*first, len(self._chosen), width, dtype=torch.float64),
+                torch.empty(*shape, slots, dtype=torch.bool),
+                torch.empty(*shape, slots, dtype=torch.int64),
+                torch.empty(*shape, kept, width, dtype=torch.float64),
             )
         self.num_filled = 0
 
-    def add(self, call: Mapping[str, Any]) -> bool:
-        """Record a call, without waiting for the device; return whether the block is full.
-
-        call: by name, the tensors [N] of columns, and for each group, `final` included, a tuple of tensors [N, ...]; of a
-              reset, `which`, bool [N], and no column
-        """
-        block = Block(*(each[self.num_filled] for each in self._block))
-        with torch.inference_mode(False), torch.no_grad():
-            self._write(call, self._plan, self._ended, self._chosen, block)
+    def add(self, call: Call) -> bool:
+        """Record a call, without waiting for the device; return whether the block is full. Every call has the same columns."""
+        if self._table.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a replay of a captured CUDA graph would record nothing: call the recorder outside of it"
+            )
+        present, digests, rows = (each[self.num_filled] for each in self._block)
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(self._table):  # type: ignore[no-untyped-call]
+            self._fill(call, present)
+            if self._digest is not None:
+                self._digest(self._table, self._counted, digests, *self._bits)
+            torch.index_select(self._table, 1, self._chosen, out=rows)
         self.num_filled += 1
         return self.num_filled == self._num_calls
+
+    def _fill(self, call: Call, present: Tensor) -> None:
+        """Write the rows of a call to the table. A row that is not present may hold anything."""
+        observed = {name: call[name] for name in ("observations", "masks", "states") if name in call}
+        if "which" in call:
+            self._put(1, observed)
+            present[0], present[1] = False, call["which"][0].reshape(-1)
+            self._ended &= ~present[1]
+            return
+        self._put(0, {name: call[name] for name in call if name != "observations" or "final" not in call})
+        flags = [call[name][0].reshape(-1).bool() for name in ("terminated", "truncated") if name in call]
+        ends = torch.stack(flags).any(0)
+        present[0] = ~self._ended
+        is_same_step = self._autoreset == "same_step"
+        if self._autoreset == "disabled":
+            present[1] = False
+            self._ended |= ends
+        else:
+            self._put(1, observed)
+            present[1] = ends if is_same_step else self._ended
+            if not is_same_step:
+                torch.logical_and(ends, present[0], out=self._ended)
+        if "final" in call:
+            pairs = zip(call["final"], call["observations"], strict=True)
+            merged = [torch.where(ends.reshape(-1, *[1] * (one.ndim - 1)), one, two) for one, two in pairs]
+            self._put(0, {"observations": merged})
+        # No action follows the observation that ends an episode, so it has neither a mask nor a state.
+        for group in observed:
+            count, num = self._groups[group]
+            is_shown = group == "observations" and ("final" in call or not is_same_step)
+            self._views[count][0, :, 0] = num if is_shown else torch.where(ends, 0.0, float(num))
+
+    def _put(self, row: int, call: Call) -> None:
+        for name in call.keys() & self._views.keys():
+            if (row, name) not in self._parts:
+                sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
+                parts = torch.split(self._views[name][row], sizes, 1)
+                self._parts[row, name] = [part.view(leaf.shape) for part, leaf in zip(parts, call[name], strict=True)]
+            for part, leaf in zip(self._parts[row, name], call[name], strict=True):
+                part.copy_(leaf)
 
     def take(self) -> PendingCopy[Block]:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""

@@ -205,9 +205,8 @@ def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: s
     assert end(f"{command} | true", folder) == 141
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(each, marks=pytest.mark.deep) for each in ENDS] + ["trace check x.h5"]
-)
+@pytest.mark.sample(1, deep=8)
+@pytest.mark.parametrize("command", ["trace check x.h5", *ENDS])
 def test_every_command_refuses_a_current_folder_that_was_deleted(command: str, tmp_path: Path):
     line = f"rmdir ../{tmp_path.name}; {sys.executable} -m kgverify {command}"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -215,7 +214,7 @@ def test_every_command_refuses_a_current_folder_that_was_deleted(command: str, t
     assert re.fullmatch(r"error: the current folder cannot be used: .*\nfix: cd to a folder that exists\n", done.stderr)
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=9)
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command: str, folder: Path):
     assert end(f"{command} --no-such-option", folder) == 2

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -76,3 +78,21 @@ def test_a_hostile_environment_ends_with_the_code_of_bad_input(name: str, tmp_pa
         done = run(words, tmp_path)
         assert (done.exit_code, done.stdout) == (2, ""), done
         assert not re.search(r"\x1b|^::|bug in kgverify", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.deep
+def test_the_fixture_fails_with_the_report_and_if_it_is_never_called(tmp_path: Path):
+    (tmp_path / "test_walks.py").write_text(
+        f"SIDES = ['{WALKS}:right', '{WALKS}:other_reward']\n"
+        "def test_equal(assert_environments_agree):\n"
+        "    assert assert_environments_agree(SIDES[0], SIDES[0], slots=2, steps=30).verdict.value == 'AGREE'\n"
+        "def test_other(assert_environments_agree):\n    assert_environments_agree(*SIDES, slots=2, steps=30)\n"
+        "def test_too_few(assert_environments_agree):\n    assert_environments_agree(SIDES[0], SIDES[0], slots=1, steps=1)\n"
+        "def test_idle(assert_environments_agree):\n    pass\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_walks.py"]
+    printed = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "3 failed, 1 passed" in printed
+    assert re.search(r"first divergence: reward at step \d+ of slot", printed)
+    assert "too little was exercised" in printed
+    assert "the test never calls assert_environments_agree" in printed

@@ -1,5 +1,6 @@
 """Recording a loop on its device: the trace is the one that the driver records of the same actions."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 from batched_walk import BatchedWalk, WalkAdapter
 
 import kgverify as kv
-from kgverify.environments import recording
 from kgverify.environments.drive import Drive, Follower, Plan, Recorded
 from kgverify.environments.protocol import Autoreset
 from kgverify.environments.recording import read_recording, read_side
 from kgverify.environments.trajectory import first_actions
+from kgverify.environments.verify import compare_environments
 from kgverify.kinds import compare
+from kgverify.torch import trajectory_rows
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.digests import compute_digests
 
@@ -47,7 +49,7 @@ def run_loop(
 def test_a_recorded_loop_equals_what_the_driver_records_of_its_actions(
     mode: Autoreset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(recording, "NUM_CALLS", 7)
+    monkeypatch.setattr(trajectory_rows, "MAX_CALLS", 7)
     run_loop(tmp_path / "run.h5", mode)
     side = read_side(tmp_path / "run.h5")
     num = int(
@@ -74,6 +76,28 @@ def test_the_digests_of_the_device_are_those_of_the_columns_and_cover_every_slot
     assert are_equal(digests.columns.candidates, whole.columns.candidates)
     assert len(some.columns.candidates.slot) == 3
     assert compare(digests, read_recording(tmp_path / "whole.digests.h5")).verdict is kv.Verdict.AGREE
+    walk = partial(WalkAdapter, Autoreset.SAME_STEP)
+    report, _ = compare_environments(walk, read_side(tmp_path / "some.h5"))
+    assert report.verdict is kv.Verdict.AGREE, report
+
+
+@pytest.mark.deep
+def test_the_kernel_computes_the_digests_of_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("triton")
+    from kgverify.torch import trajectory_kernel
+
+    monkeypatch.setattr(trajectory_rows, "find_kernel", lambda device: trajectory_kernel.digest_rows)
+    numbers = torch.linspace(-1, 1, 60, dtype=torch.float16).reshape(3, 20).clone()
+    numbers[0, 0], numbers[1, 0] = torch.nan, -0.0
+    with kv.record_env(tmp_path / "run.h5", share=1) as recorder:
+        recorder.reset({"a": numbers, "b": torch.arange(3)})
+        ends = torch.tensor([True, False, True])
+        recorder.step(
+            torch.zeros(3, 2), {"a": numbers, "b": torch.arange(3)}, torch.ones(3, 1), ends[:, None], hidden=numbers
+        )
+    # A reader compares the digests with the columns.
+    trace = read_recording(tmp_path / "run.h5")
+    assert trace.columns.steps.num_observed.tolist() == [21, 0, 21, 21, 21, 21, 0, 21]
 
 
 def test_two_recordings_of_digests_show_the_slot_and_the_row_that_differ_first(tmp_path: Path):

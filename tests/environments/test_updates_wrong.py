@@ -97,7 +97,7 @@ def test_the_row_that_goes_wrong_by_itself_is_named() -> None:
     assert (first.candidate, first.step) == (2, 8 if ended else 7)
 
 
-def test_wrong_returns_are_told_from_right_advantages() -> None:
+def test_wrong_returns_from_right_advantages_are_named() -> None:
     advantages = flip(BUFFER)
     theirs = {"advantages": advantages, "returns": advantages}
     report = kv.verify_update(BUFFER, theirs, algorithm=PPO)
@@ -116,6 +116,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("words", FAULTS)
 def test_a_wrong_term_is_explained(words: str) -> None:
     term, fault = FAULTS[words]
@@ -124,6 +125,7 @@ def test_a_wrong_term_is_explained(words: str) -> None:
     assert {each.stage for each in report.divergences} <= {"loss", "gradient"}, "the update is right by its gradients"
 
 
+@pytest.mark.deep
 def test_a_wrong_term_that_is_zero_shows_in_its_gradient() -> None:
     # In the first minibatch the ratio is 1, and normalised advantages add up to 0.
     report = verify(fault=lambda rows: rows.update(advantage=-rows["advantage"]))
@@ -147,6 +149,7 @@ FIELDS: dict[str, tuple[str, str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("words", FIELDS)
 def test_a_wrong_setting_is_explained(words: str) -> None:
     stage, field, fields = FIELDS[words]
@@ -160,10 +163,13 @@ def test_a_wrong_setting_is_explained(words: str) -> None:
     assert explained[0].field == field or not field
 
 
+@pytest.mark.deep
 def test_gradients_that_were_not_set_to_zero_are_explained() -> None:
     def add(theirs: dict[str, Any]) -> None:
-        first, second = (each["gradients"] for each in theirs["minibatches"][:2])
-        second.update({name: first[name] + second[name] for name in first})
+        first, second = theirs["minibatches"][:2]
+        # The norm of a gradient is limited in place.
+        gradients = second["gradients"]
+        gradients.update({name: each + gradients[name] for name, each in first["scaled_gradients"].items()})
 
     report = verify(add, num_batches=2)
     check(report, "gradient", "trunk.0.weight", "they were not set to zero")
@@ -213,3 +219,21 @@ def test_a_wrong_key_is_named_with_the_right_one() -> None:
         kv.verify_update(BUFFER, {"advantages": np.zeros(3)}, algorithm=PPO)
     with pytest.raises(kv.UserError, match="gamma"):
         kv.PPO(gamma=99.0)
+
+
+def test_a_row_drawn_twice_into_a_minibatch_is_named() -> None:
+    theirs = {"minibatches": [{"index": [3, 5]}, {"index": [1, 7, 7]}]}
+    first = kv.verify_update(BUFFER, theirs, algorithm=PPO, policy=AGENT).first_divergence
+    assert first is not None
+    assert (first.stage, first.field, first.step) == ("update", "index", 1)
+    assert "row 7 appears 2 times" in first.evidence
+
+
+def test_an_update_smaller_than_the_rounding_of_a_weight_is_not_compared() -> None:
+    agent = copy.deepcopy(AGENT).bfloat16()
+    gradients = {name: torch.ones_like(each) for name, each in agent.named_parameters()}
+    theirs = {"gradients": gradients, "parameters": dict(agent.named_parameters())}
+    algorithm = with_fields(optimizer=kv.SGD(lr=1e-8))
+    report = kv.verify_update(BUFFER, theirs, algorithm=algorithm, policy=agent, on_policy=False)
+    assert report.verdict is kv.Verdict.INCONCLUSIVE
+    assert "smaller than the rounding of bf16" in report.not_compared["update"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placed_walks import Huge, NaNs, Walk, declare, hostile, late, other_reward, right
+from placed_walks import Huge, MovedResets, NaNs, Walk, declare, hostile, late, other_reward, right
 
 import kgverify as kv
 
@@ -136,3 +136,19 @@ def test_states_of_other_parts_and_other_actions_are_refused_and_other_observati
     )
     with pytest.raises(kv.UserError, match="actions"):
         kv.verify_env(right, kv.EnvironmentSpec(Walk(), autoreset="disabled"), **SMALL)
+
+
+def test_a_side_of_other_actions_takes_those_of_the_expected_one_and_the_report_says_so():
+    other = kv.EnvironmentSpec(Walk(), autoreset="disabled", actions=3)
+    text = "the actions differ, 0 to 1 and 0 to 2, and both sides took those of the expected one"
+    assert text in kv.verify_env(right, other, **SMALL).notes
+    assert text not in kv.verify_env(right, declare("twin"), **SMALL).notes
+
+
+def test_the_end_that_a_last_place_decides_does_not_make_later_resets_rounding():
+    # At 3, a last place decides whether the walk ends, so that changed states begin other episodes.
+    moved = kv.EnvironmentSpec(MovedResets(), autoreset="disabled", actions=2)
+    report = kv.verify_env(right, moved, slots=6, steps=60, lockstep=True)
+    resets = [each for each in report.divergences if each.stage == "autoreset"]
+    assert len(resets) == report.expected.resets
+    assert report.rounding == ""

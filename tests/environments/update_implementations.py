@@ -92,6 +92,8 @@ def train(
         "advantage": advantages.reshape(-1),
         "return": returns.reshape(-1),
     }
+    if algorithm.normalize_advantages == "buffer":
+        flat["advantage"] = (flat["advantage"] - flat["advantage"].mean()) / (flat["advantage"].std() + 1e-8)
     draw = np.random.default_rng(seed)
     batches = []
     for _ in range(num_epochs):
@@ -125,20 +127,20 @@ def train(
 
 def compute_losses(algorithm: Any, rows: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the terms of the loss."""
-    advantage = rows["advantage"]
+    advantage, reduce = rows["advantage"], torch.mean if algorithm.reduction == "mean" else torch.sum
     if algorithm.normalize_advantages == "minibatch":
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     if algorithm.clip is None:
-        policy = -(rows["new"] * advantage).mean()
+        policy = -reduce(rows["new"] * advantage)
     else:
         ratio = (rows["new"] - rows["log_probability"]).exp()
         clipped = torch.clamp(ratio, 1 - algorithm.clip, 1 + algorithm.clip)
-        policy = torch.max(-advantage * ratio, -advantage * clipped).mean()
+        policy = reduce(torch.max(-advantage * ratio, -advantage * clipped))
     value = (rows["now"] - rows["return"]) ** 2
     if algorithm.value_clip is not None:
         moved = rows["value"] + torch.clamp(rows["now"] - rows["value"], -algorithm.value_clip, algorithm.value_clip)
         value = torch.max(value, (moved - rows["return"]) ** 2)
-    value, entropy = algorithm.value_scale * value.mean(), rows["entropy"].mean()
+    value, entropy = algorithm.value_scale * reduce(value), reduce(rows["entropy"])
     total = policy - algorithm.entropy_coefficient * entropy + value * algorithm.value_coefficient
     return {"policy": policy, "value": value, "entropy": entropy, "total": total}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("engines", "program", "ranking", "runs")
+FOLDERS = ("engines", "program", "runs")
 USE = """
 import without_prover
 import kgverify as kv

@@ -4,41 +4,18 @@ import triton
 import triton.language as tl
 
 from kgverify.prover.kernel_constants import DEPTH_LIMIT, FAILED, FALSE, GOAL, OPEN, PAD, PROVED, TRUE
-
-# The splitmix64 step (Steele, Lea and Flood 2014), as in `trace/digests.py`; products wrap around.
-_GAMMA = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
-_FIRST = tl.constexpr(0xBF58476D1CE4E5B9 - (1 << 64))
-_SECOND = tl.constexpr(0x94D049BB133111EB - (1 << 64))
-
-
-@triton.jit
-def _shift(word, BITS: tl.constexpr):
-    """Shift to the right, filling with zeros."""
-    return (word >> BITS) & ((1 << (64 - BITS)) - 1)
-
-
-@triton.jit
-def _mix(word):
-    word = word + _GAMMA
-    word = (word ^ _shift(word, 30)) * _FIRST
-    word = (word ^ _shift(word, 27)) * _SECOND
-    return word ^ _shift(word, 31)
-
-
-@triton.jit
-def _fold(state, word):
-    return _mix(state ^ _mix(word))
+from kgverify.torch.splitmix_kernels import fold, mix
 
 
 @triton.jit
 def _hash_atom(position, predicate, first, second):
-    word = _fold(_fold(position * 0, position), predicate.to(tl.int64))
-    return _fold(_fold(word, first.to(tl.int64)), second.to(tl.int64))
+    word = fold(fold(position * 0, position), predicate.to(tl.int64))
+    return fold(fold(word, first.to(tl.int64)), second.to(tl.int64))
 
 
 @triton.jit
 def _hash_goal(kind, num_atoms, total):
-    return _fold(_mix(_mix(num_atoms.to(tl.int64)) ^ kind), total)
+    return fold(mix(mix(num_atoms.to(tl.int64)) ^ kind), total)
 
 
 @triton.jit
@@ -147,13 +124,13 @@ def hash_rows_kernel(rows, count, hashes, window, A, BLOCK: tl.constexpr):
 
 @triton.jit
 def _finish_digest(goal, total, chosen, num_resolvents, dropped_atoms, dropped_resolvents, outcome, depth):
-    state = _fold(goal, total)
-    state = _fold(state, num_resolvents.to(tl.int64))
-    state = _fold(state, dropped_atoms.to(tl.int64))
-    state = _fold(state, dropped_resolvents.to(tl.int64))
-    state = _mix(state ^ chosen)
-    state = _fold(state, outcome.to(tl.int64))
-    return _fold(state, depth.to(tl.int64))
+    state = fold(goal, total)
+    state = fold(state, num_resolvents.to(tl.int64))
+    state = fold(state, dropped_atoms.to(tl.int64))
+    state = fold(state, dropped_resolvents.to(tl.int64))
+    state = mix(state ^ chosen)
+    state = fold(state, outcome.to(tl.int64))
+    return fold(state, depth.to(tl.int64))
 
 
 @triton.jit(do_not_specialize=["max_depth", "A"])
@@ -179,15 +156,15 @@ def digest_kernel(
         option = tl.load(hashes + row, mask=mask & (kind == GOAL), other=0)
         if kind != GOAL:
             option += _hash_goal(kind.to(tl.int64), depth * 0, tl.zeros((), tl.int64))
-        mixed = _mix(option)
+        mixed = mix(option)
         choice = tl.load(decisions.choice + slot)
         chosen = tl.sum(tl.where(lane == choice, option, 0), 0)
-        in_order = tl.sum(tl.where(mask, _mix(mixed ^ lane.to(tl.int64)), 0), 0)
+        in_order = tl.sum(tl.where(mask, mix(mixed ^ lane.to(tl.int64)), 0), 0)
         in_any_order = tl.sum(tl.where(mask, mixed, 0), 0)
         # Both at once.
         which = tl.arange(0, 2)
         total = tl.where(which == 0, in_order, in_any_order)
-        selected = _mix(tl.where(which == 0, choice, chosen))
+        selected = mix(tl.where(which == 0, choice, chosen))
         digest = _finish_digest(
             goal, total, selected, num, tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot),
             _outcome_after(kind, depth, max_depth), depth,
