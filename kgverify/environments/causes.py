@@ -22,7 +22,7 @@ from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import NOTHING
 from kgverify.conditions.sentence import show
 from kgverify.environments.compare import Compared
-from kgverify.environments.locate import RowReader, locate_rows, settle
+from kgverify.environments.locate import SCALARS, RowPair, RowReader, root_of, settle
 from kgverify.environments.trajectory import GROUPS, Stage, StepKind
 from kgverify.trace.model.columns import expand_rows, starts_of
 
@@ -42,9 +42,6 @@ MOST_NUMBERS: Final = 16
 LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
 """The stages that do not change the state: rows in a stretch of wrong ones count if the observation is right again later."""
 
-SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated", "overwritten")
-
-
 ENDS: Final = "ends"
 """The field of a wrong end: both flags."""
 
@@ -61,11 +58,6 @@ class Row(NamedTuple):
     is_wrong: bool
     location: str
     groups: Mapping[str, Hashable]
-
-
-def root_of(field: str) -> str:
-    """Return the name of a field up to its parts: `observation` for `observation.position[2]`."""
-    return re.split(r"[\[.]", field)[0]
 
 
 def _key_of(stage: str, field: str) -> _Key:
@@ -259,7 +251,7 @@ class _Seen:
         rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
         rows = self._thin(rows, MOST_LOCATED)
         found = [
-            locate_rows(*self.compared.readers, int(self.left[row]), int(self._right[row])) for row in rows.tolist()
+            RowPair(*self.compared.readers, int(self.left[row]), int(self._right[row])).find() for row in rows.tolist()
         ]
         return {
             row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
