@@ -210,7 +210,8 @@ class _Seen:
     def _has_none_before(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the rows before which no row of the candidate is marked: bool [R]."""
         before: NDArray[np.int64] = np.cumsum(marks) - marks
-        return before == before[self._pairs.begin]
+        found: NDArray[np.bool_] = before == before[self._pairs.begin]
+        return found
 
     def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""

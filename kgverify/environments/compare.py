@@ -16,10 +16,10 @@ from kgverify.environments.side import Side
 from kgverify.environments.trajectory import (
     ENVIRONMENT,
     GROUPS,
-    Numbers,
     StepKind,
     Trajectories,
     cut_at_actions,
+    without_numbers,
 )
 from kgverify.errors import count_of
 from kgverify.program.program import Symbols
@@ -101,22 +101,21 @@ def compare_sides(
     found = comparer.compare()
     found = msgspec.structs.replace(found, self_test=plant_changes([comparer]), notes=())
     readers = RowReader(left), RowReader(right)
-    first = readers[0].first
-    drifting = [
-        not lockstep and each.step >= 0 and rounding.grown[first[each.candidate] + each.step]
-        for each in found.divergences
-    ]
-    located = locate(found.divergences, *readers)
-    divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
-    kept = [each for each, drifts in zip(found.divergences, drifting, strict=True) if not drifts]
+
+    def drifts(each: Divergence) -> bool:
+        row = readers[0].first[each.candidate] + each.step
+        return not lockstep and each.step >= 0 and bool(rounding.grown[row])
+
+    located = list(zip(found.divergences, locate(found.divergences, *readers), strict=True))
+    kept = [pair for pair in located if not drifts(pair[0])]
     # The first ones in time, since slots are listed one after the other.
-    order = sorted(range(len(kept)), key=lambda i: (divergences[i].step, i))[:MOST_WINDOWS]
+    order = sorted(range(len(kept)), key=lambda i: (kept[i][1].step, i))[:MOST_WINDOWS]
     return Compared(
-        msgspec.structs.replace(found, divergences=divergences, near_ties=tuple(ties)),
+        msgspec.structs.replace(found, divergences=tuple(each for _, each in kept), near_ties=tuple(ties)),
         rounding,
         readers,
-        tuple(each for each, drifts in zip(located, drifting, strict=True) if drifts),
-        tuple(show_rows(i, kept[i], readers) for i in order),
+        tuple(each for raw, each in located if drifts(raw)),
+        tuple(show_rows(i, kept[i][0], readers) for i in order),
         (expected, actual),
     )
 
@@ -128,17 +127,14 @@ def _without_symbols(side: Side, lacking: frozenset[str]) -> Trace:
 
 def _keep(side: Side, known: frozenset[str]) -> Side:
     """Return a side without the groups and numbers that the other side does not have."""
-    columns: Any = side.columns
-    for group, count in GROUPS.items():
-        if f"{group}.number" not in known:
-            zeros = np.zeros_like(getattr(columns.steps, count))
-            columns = columns._replace(steps=columns.steps._replace(**{count: zeros}), **{group: Numbers(np.zeros(0))})
+    lacking = [group for group in GROUPS if f"{group}.number" not in known]
+    columns = without_numbers(side.columns, lacking, np.ones(len(side.columns.steps.kind), np.bool_))
     zeroed = {
         name: np.zeros_like(getattr(columns.steps, name))
         for name in ("log_probability", "value", "overwritten")
         if f"steps.{name}" not in known
     }
-    names = {group: names for group, names in side.names.items() if f"{group}.number" in known}
+    names = {group: names for group, names in side.names.items() if group not in lacking}
     return replace(side, columns=columns._replace(steps=columns.steps._replace(**zeroed)), names=names)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from kgverify.environments.protocol import (
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
 from kgverify.errors import UserError
+from kgverify.trace.model.columns import count_where, starts_of
 
 Slots = NDArray[np.int64]
 
@@ -160,11 +160,7 @@ class Drive:
         yield ends & ~has_final, Observed({})
 
     def _record(
-        self,
-        slots: Slots,
-        kind: StepKind,
-        observed: Observed,
-        scalars: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        self, slots: Slots, kind: StepKind, observed: Observed, scalars: Mapping[str, NDArray[Any]] = {}
     ) -> None:
         if len(slots):
             values = {name: each[slots] for name, each in scalars.items()}
@@ -295,23 +291,16 @@ class Recorded:
 
     def __init__(self, columns: Trajectories, space: ActionSpace) -> None:
         self.states: list[list[Leaves]] = []
-        self.taken: list[list[NDArray[Any]]] = []
-        row, at = 0, 0
-        for num in columns.candidates.num_steps.tolist():
-            actions = []
-            for width in columns.steps.num_actions[row : row + num].tolist():
-                if width and width != math.prod(space.shape):
-                    raise UserError(
-                        f"the recorded actions have {width} numbers, expected {math.prod(space.shape)}",
-                        where="actions",
-                        fix="give an environment that takes the same actions",
-                    )
-                if width:
-                    numbers = columns.actions.number[at : at + width]
-                    actions.append(numbers.astype(space.dtype).reshape(space.shape))
-                at += width
-            self.taken.append(actions)
-            row += num
+        width, has_action = math.prod(space.shape), columns.steps.num_actions > 0
+        if odd := sorted({*columns.steps.num_actions[has_action].tolist()} - {width}):
+            raise UserError(
+                f"the recorded actions have {odd[0]} numbers, expected {width}",
+                where="actions",
+                fix="give an environment that takes the same actions",
+            )
+        actions = columns.actions.number.astype(space.dtype).reshape(-1, *space.shape)
+        counts = count_where(has_action, starts_of(columns.candidates.num_steps))
+        self.taken = [list(each) for each in np.split(actions, np.cumsum(counts)[:-1])]
 
 
 def _scalars_of(called: Called) -> dict[str, NDArray[Any]]:

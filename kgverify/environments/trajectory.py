@@ -6,7 +6,7 @@ the step that ends an episode holds the observation that ended it, and a RESET r
 the mode of autoreset. Every number is a float64; a whole number that has more than 53 bits is kept as two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -246,15 +246,14 @@ def first_actions(columns: Trajectories, num: int) -> Trajectories:
     return kept._replace(candidates=candidates._replace(num_steps=counts))
 
 
-def without_resets(columns: Trajectories) -> Trajectories:
-    """Return the same rows without the numbers of RESET rows."""
+def without_numbers(columns: Trajectories, names: Iterable[str], rows: NDArray[np.bool_]) -> Trajectories:
+    """Return the same rows without the numbers of some groups in some rows: bool [T]."""
     steps: Any = columns.steps
     groups: Any = {}
-    is_reset = steps.kind == StepKind.RESET
-    for group, count in GROUPS.items():
-        counts = getattr(steps, count)
-        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~is_reset, counts)])
-        steps = steps._replace(**{count: np.where(is_reset, 0, counts).astype(np.uint32)})
+    for group in names:
+        counts = getattr(steps, GROUPS[group])
+        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~rows, counts)])
+        steps = steps._replace(**{GROUPS[group]: np.where(rows, 0, counts).astype(np.uint32)})
     return columns._replace(steps=steps, **groups)
 
 
