@@ -84,6 +84,9 @@ def describe_causes(
         numbers |= dict.fromkeys(members, len(causes))
         some = [divergences[i] for i in members]
         kind = Counter(each.kind for each in some).most_common(1)[0][0]
+        alike = {key for key in keys if joined.get(key, key) == (stage, root)}
+        found = _find(stage, alike, seen) if len(causes) < MOST_CAUSES else None
+        when = None if found is None else show(stage, found)
         cause = Cause(
             stage=stage,
             kind=kind,
@@ -93,14 +96,10 @@ def describe_causes(
             num_divergences=len(members),
             num_later=0,
             first=members[0],
+            condition="" if when is None else when.sentence,
+            when=when,
             code=kind.code,
         )
-        if len(causes) < MOST_CAUSES:
-            alike = {key for key in keys if joined.get(key, key) == (stage, root)}
-            found = _find(stage, alike, seen)
-            if found is not None:
-                shown = show(stage, found)
-                cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
         causes.append(cause)
     numbered = (
         msgspec.structs.replace(each, cause=numbers[i], stage=causes[numbers[i]].stage)

@@ -175,13 +175,16 @@ class RowPair:
             return self._find_in_reset()
         return self._find_in_step()
 
-    def _differs(self, group: str) -> bool:
-        return not _is_same(self.expected.numbers(group, self.row), self.actual.numbers(group, self.other))
+    def _numbers(self, group: str, ahead: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the numbers of both sides, in these rows or in later ones."""
+        return self.expected.numbers(group, self.row + ahead), self.actual.numbers(group, self.other + ahead)
+
+    def _differs(self, group: str, ahead: int = 0) -> bool:
+        return not _is_same(*self._numbers(group, ahead))
 
     def _states_differ(self) -> bool:
         """Return whether both sides show their state, and the states differ; a row that ends an episode has none."""
-        has_both = all(len(reader.numbers("states", row)) for reader, row in self._sides)
-        return has_both and self._differs("states")
+        return all(map(len, self._numbers("states"))) and self._differs("states")
 
     def _find_in_reset(self) -> Finding:
         begins = Stage.RESET if not self.number else Stage.AUTORESET
@@ -209,16 +212,16 @@ class RowPair:
             return self._of_scalar(differing[0])
         if self._states_differ():
             return self._of_group("states", Stage.TRANSITION)
-        has_final = [bool(len(side.numbers("observations", row))) for side, row in self._sides]
+        has_final = [bool(len(each)) for each in self._numbers("observations")]
         if self._differs("observations") and all(has_final):
-            is_state_known = all(len(reader.numbers("states", row)) for reader, row in self._sides)
+            is_state_known = all(map(len, self._numbers("states")))
             found = self._find_in_observation(is_state_known=is_state_known)
             if not differing or not (is_state_known or found.stage is Stage.OBSERVE):
                 return found
         if differing:
             return self._of_scalar(differing[0])
         if has_final[0] != has_final[1]:
-            values = [_shorten(reader.numbers("observations", row)) for reader, row in self._sides]
+            values = [_shorten(each) for each in self._numbers("observations")]
             what = "the observation that ended the episode was lost" if has_final[0] else ""
             return Finding(Stage.AUTORESET, "observation", values, DifferenceClass.MISSING, what)
         return self._find_overwritten() or self._of_group("masks", Stage.MASK)
@@ -264,25 +267,19 @@ class RowPair:
         """Return whether a wrong number of a reset is still that of the row before, on the actual side."""
         if not self.number:
             return False
-        before, right = (self.actual.numbers("observations", row) for row in (self.other - 1, self.other))
-        left = self.expected.numbers("observations", self.row)
+        left, right = self._numbers("observations")
+        before = self.actual.numbers("observations", self.other - 1)
         return len(before) == len(right) == len(left) and bool(
             ((right == before) & (right != left) & (right != 0)).any()
         )
 
     def _persists(self) -> bool | None:
         """Return whether every later observation of the episode is wrong; False if the next one is right, else None."""
-        ahead = [
-            self._differs_at(row, other)
-            for row, other in self._later_rows()
-            if self.expected.steps.kind[row] == StepKind.STEP
-        ][1:]
-        if ahead and not ahead[0]:
+        kinds = self.expected.steps.kind
+        wrong = [self._differs("observations", i) for i in self._ahead() if kinds[self.row + i] == StepKind.STEP][1:]
+        if wrong and not wrong[0]:
             return False
-        return True if len(ahead) >= FEWEST_AHEAD and all(ahead) else None
-
-    def _differs_at(self, row: int, other: int) -> bool:
-        return not _is_same(self.expected.numbers("observations", row), self.actual.numbers("observations", other))
+        return True if len(wrong) >= FEWEST_AHEAD and all(wrong) else None
 
     def _is_shown_wrongly(self) -> bool:
         """Return whether one rule gives the observations from the right ones, in this episode or in all rows of this kind.
@@ -293,10 +290,7 @@ class RowPair:
         return any(self._has_rule(is_beyond_episode=each) for each in (False, True))
 
     def _has_rule(self, *, is_beyond_episode: bool) -> bool:
-        shown = [
-            (self.expected.numbers("observations", row), self.actual.numbers("observations", other))
-            for row, other in self._later_rows(is_beyond_episode=is_beyond_episode)
-        ]
+        shown = [self._numbers("observations", i) for i in self._ahead(is_beyond_episode=is_beyond_episode)]
         same_width = [(left, right) for left, right in shown if len(left) == len(right) and len(left)]
         if len(same_width) < FEWEST_AHEAD:
             return False
@@ -317,21 +311,19 @@ class RowPair:
             return left.shape[1] > 1 and bool(np.ptp(factor) <= SAME_RULE * np.abs(factor[0, 0]))
         return bool((is_scaled | (is_moved & (self.kind == StepKind.STEP))).all())
 
-    def _later_rows(self, *, is_beyond_episode: bool = False) -> Iterator[tuple[int, int]]:
-        """Yield the rows of both sides from this one on to the end of the episode; or further, as long as their kinds agree.
+    def _ahead(self, *, is_beyond_episode: bool = False) -> Iterator[int]:
+        """Yield the distances of later rows, from 0 to the end of the episode; or further, as long as their kinds agree.
 
         Beyond the episode, only rows of the same kind are yielded.
         """
-        rows, others = self.expected.rows_of(self.slot), self.actual.rows_of(self.slot)
-        most = MOST_BEYOND if is_beyond_episode else MOST_AHEAD
-        for row, other in zip(
-            range(self.row, min(rows.stop, self.row + most)), range(self.other, others.stop), strict=False
-        ):
+        num = min(reader.rows_of(self.slot).stop - row for reader, row in self._sides)
+        for ahead in range(min(num, MOST_BEYOND if is_beyond_episode else MOST_AHEAD)):
+            row, other = self.row + ahead, self.other + ahead
             kind = self.expected.steps.kind[row]
             if kind != self.actual.steps.kind[other]:
                 return
             if not is_beyond_episode or kind == self.kind:
-                yield row, other
+                yield ahead
             if not is_beyond_episode and (self.expected.episode_ends(row) or self.actual.episode_ends(other)):
                 return
 
@@ -351,7 +343,7 @@ class RowPair:
 
     def _of_group(self, group: str, stage: Stage) -> Finding:
         """Return the numbers of a group that differ, and where else the expected side has the actual numbers."""
-        left, right = self.expected.numbers(group, self.row), self.actual.numbers(group, self.other)
+        left, right = self._numbers(group)
         names = self.expected.side.names.get(group, ())
         root = group.removesuffix("s")
         if len(left) != len(right):
