@@ -200,8 +200,8 @@ def _adopt_rounded(
                 continue
             here, there, owner = pair.indices(path)
             # An episode that a changed state ends shifts the seeds of later resets, whose differences are not rounding.
-            counts = is_step[pair.rows[0][owner]]
-            here, there = here[counts], there[counts]
+            is_of_step = is_step[pair.rows[0][owner]]
+            here, there = here[is_of_step], there[is_of_step]
             moved = np.abs(ENVIRONMENT.values(side.columns, path)[there] - left[here])
             bound[here] = np.maximum(bound[here], np.where(bound[here] > 0, BEYOND_MEASURED * moved, 0.0))
         at, other, owner = pairs[0].indices(path)

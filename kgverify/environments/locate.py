@@ -391,9 +391,9 @@ def _is_same(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
     return np.array_equal(left, right, equal_nan=True)
 
 
-def _render(value: float | str) -> Value:
+def _render(value: float) -> Value:
     # JSON has neither NaN nor infinity.
-    return value if isinstance(value, str) or np.isfinite(value) else repr(value)
+    return value if np.isfinite(value) else repr(value)
 
 
 def _shorten(numbers: NDArray[np.float64]) -> Value:
