@@ -21,10 +21,10 @@ from kgverify.conditions.find import Found, Table, find_in
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import NOTHING
 from kgverify.conditions.sentence import show
-from kgverify.environments.compare import Compared
-from kgverify.environments.locate import RowReader, locate_rows, settle
+from kgverify.environments.compare import Compared, Pairs
+from kgverify.environments.locate import SCALARS, RowPair, RowReader, root_of, settle
 from kgverify.environments.trajectory import GROUPS, Stage, StepKind
-from kgverify.trace.model.columns import expand_rows, starts_of
+from kgverify.trace.model.columns import expand_rows
 
 MOST_CAUSES: Final = 8
 """The most causes with a condition."""
@@ -42,9 +42,6 @@ MOST_NUMBERS: Final = 16
 LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
 """The stages that do not change the state: rows in a stretch of wrong ones count if the observation is right again later."""
 
-SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated", "overwritten")
-
-
 ENDS: Final = "ends"
 """The field of a wrong end: both flags."""
 
@@ -61,11 +58,6 @@ class Row(NamedTuple):
     is_wrong: bool
     location: str
     groups: Mapping[str, Hashable]
-
-
-def root_of(field: str) -> str:
-    """Return the name of a field up to its parts: `observation` for `observation.position[2]`."""
-    return re.split(r"[\[.]", field)[0]
 
 
 def _key_of(stage: str, field: str) -> _Key:
@@ -92,6 +84,9 @@ def describe_causes(
         numbers |= dict.fromkeys(members, len(causes))
         some = [divergences[i] for i in members]
         kind = Counter(each.kind for each in some).most_common(1)[0][0]
+        alike = {key for key in keys if joined.get(key, key) == (stage, root)}
+        found = _find(stage, alike, seen) if len(causes) < MOST_CAUSES else None
+        when = None if found is None else show(stage, found)
         cause = Cause(
             stage=stage,
             kind=kind,
@@ -101,14 +96,10 @@ def describe_causes(
             num_divergences=len(members),
             num_later=0,
             first=members[0],
+            condition="" if when is None else when.sentence,
+            when=when,
             code=kind.code,
         )
-        if len(causes) < MOST_CAUSES:
-            alike = {key for key in keys if joined.get(key, key) == (stage, root)}
-            found = _find(stage, alike, seen)
-            if found is not None:
-                shown = show(stage, found)
-                cause = msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
         causes.append(cause)
     numbered = (
         msgspec.structs.replace(each, cause=numbers[i], stage=causes[numbers[i]].stage)
@@ -201,55 +192,37 @@ class _Seen:
 
     def __post_init__(self) -> None:
         expected, actual = self.compared.readers
-        counts = [np.diff(each.first) for each in (expected, actual)]
-        common = np.minimum(*counts)
-        self._owner = np.repeat(np.arange(len(common)), common)
-        ordinal = np.arange(len(self._owner)) - starts_of(common)[self._owner]
-        self.left, self._right = expected.first[self._owner] + ordinal, actual.first[self._owner] + ordinal
-        self._begins = ordinal == 0
+        self._pairs = pairs = Pairs(expected.side.columns, actual.side.columns)
+        self.left, self._right = pairs.rows
         self.slot, self.number = expected.slot[self.left], expected.number[self.left]
-        self.is_reset = expected.steps.kind[self.left] == StepKind.RESET
+        is_reset = expected.steps.kind == StepKind.RESET
+        self.is_reset = is_reset[self.left]
         # An episode of the expected side: it has a number of its own over all slots.
-        self.episode = np.cumsum(expected.steps.kind == StepKind.RESET)[self.left] - 1
-        agree = {group.removesuffix("s"): self._agrees(group) for group in GROUPS}
-        scalars = {name: self._of(name) == self._of(name, 1) for name in (*SCALARS, "overwritten")}
-        self._agree = {**agree, **scalars, "steps": self._of("kind") == self._of("kind", 1)}
+        self.episode = np.cumsum(is_reset)[self.left] - 1
+        names = {"steps": "kind", **{group.removesuffix("s"): group for group in GROUPS}}
+        names |= {name: name for name in (*SCALARS, "overwritten")}
+        self._agree = {name: pairs.agree(column) for name, column in names.items()}
         self._agree[ENDS] = self._agree["terminated"] & self._agree["truncated"]
         self._differs = ~np.logical_and.reduce(list(self._agree.values()))
-        self._is_first = self._is_before(self._differs)
+        self._is_first = self._has_none_before(self._differs)
         self._is_valid, self._is_local = self._count()
 
-    def _is_before(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the rows of each slot up to the first of some, or of each step in lockstep: bool [R]."""
+    def _has_none_before(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the rows before which no row of the candidate is marked: bool [R]."""
         before: NDArray[np.int64] = np.cumsum(marks) - marks
-        return np.asarray(before == before[self._begins][self._owner], np.bool_)
-
-    def _of(self, name: str, side: int = 0) -> NDArray[Any]:
-        values: NDArray[Any] = getattr(self.compared.readers[side].steps, name)
-        return values[(self.left, self._right)[side]]
-
-    def _agrees(self, group: str) -> NDArray[np.bool_]:
-        widths = [self._of(GROUPS[group], side).astype(np.int64) for side in (0, 1)]
-        found = widths[0] == widths[1]
-        rows = np.flatnonzero(found)
-        one, two = (
-            getattr(reader.side.columns, group).number[expand_rows(reader.starts[group], at[rows])]
-            for reader, at in zip(self.compared.readers, (self.left, self._right), strict=True)
-        )
-        apart = ~((one == two) | (np.isnan(one) & np.isnan(two)))
-        found[np.repeat(rows, widths[0][rows])[apart]] = False
-        return np.asarray(found, np.bool_)
+        found: NDArray[np.bool_] = before == before[self._pairs.begin]
+        return found
 
     def _count(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return the rows that count, and those that do if the stage does not change the state: bool [R] each."""
         drifts = self.compared.rounding.grown[self.left] & self._differs
-        goes_on = self._is_before(~self._agree["steps"] | drifts) & ~drifts
+        goes_on = self._has_none_before(~self._agree["steps"] | drifts) & ~drifts
         if self.lockstep:
             return goes_on, goes_on
         synced = np.logical_and.reduce(
             [self._agree[name] for name in ("steps", "observation", "state", "terminated", "truncated")]
         )
-        after_synced = np.roll(synced, 1) | self._begins
+        after_synced = np.roll(synced, 1) | (self._pairs.begin == np.arange(len(synced)))
         last = np.full(self.episode.max(initial=0) + 1, -1)
         rows = np.arange(len(synced))
         np.maximum.at(last, self.episode[synced], rows[synced])
@@ -267,7 +240,7 @@ class _Seen:
             return {row: keys[slot, number] for row, slot, number in places if (slot, number) in keys}
         rows = self._thin(np.flatnonzero(self._differs & self._is_local), MOST_LOCATED)
         found = [
-            locate_rows(*self.compared.readers, int(self.left[row]), int(self._right[row])) for row in rows.tolist()
+            RowPair(*self.compared.readers, int(self.left[row]), int(self._right[row])).find() for row in rows.tolist()
         ]
         return {
             row: _key_of(each.stage.value, each.field) for row, each in zip(rows.tolist(), settle(found), strict=True)
@@ -290,12 +263,12 @@ class _Seen:
         is_wrong &= counts
         is_right = counts & self._agree[root] & ~is_wrong
         if root + "s" in GROUPS:
-            is_right &= self._of(GROUPS[root + "s"]) > 0
+            is_right &= self._pairs.values(GROUPS[root + "s"])[0] > 0
         if stage not in LOCAL:
             kinds = [kind for kind in (True, False) if (self.is_reset[is_wrong] == kind).any()]
             is_right &= np.isin(self.is_reset, kinds)
         if stage in (Stage.RESET, Stage.AUTORESET):
-            is_end = (self._of("terminated") | self._of("truncated")).astype(bool)
+            is_end = (self._pairs.values("terminated")[0] | self._pairs.values("truncated")[0]).astype(bool)
             is_right &= np.where(self.is_reset, (self.number == 0) == (stage == Stage.RESET), is_end)
         right = self._thin(np.flatnonzero(is_right), MOST_RIGHT)
         rows = np.sort(np.concatenate([np.flatnonzero(is_wrong), right]))
@@ -360,19 +333,20 @@ def _read_features(reader: RowReader, actual: RowReader) -> Iterator[_Column]:
     is_later = reader.number[first] > 0
     before, last = np.maximum(rows - 1, 0), np.maximum(first - 1, 0)
     begin_of_slot = np.searchsorted(reader.slot, reader.slot, "left")
-    of_slot = episode - episode[begin_of_slot] + 1
     step = reader.number - reader.number[first]
     truncated, terminated = steps.truncated.astype(bool), steps.terminated.astype(bool)
     ends = truncated | terminated
     # With next_step, a reset takes a call of its own.
-    call = reader.number + (of_slot - 1) * (actual.side.autoreset == "next_step")
-    per_call = _count_ends(actual, int(call.max(initial=0)) + 1)
+    is_next_step, of_slot = actual.side.autoreset == "next_step", _number_episodes(reader)
+    call, calls = reader.number + of_slot * is_next_step, actual.number + _number_episodes(actual) * is_next_step
+    others_end = (actual.steps.terminated | actual.steps.truncated).astype(bool)
+    per_call = np.bincount(calls[others_end], minlength=int(call.max(initial=0)) + 1)
 
     yield (
         _make("slot", Scale.COUNT, "in slot {}", of=of_episode, every="in every {}th slot (slot {} first)"),
         reader.slot,
     )
-    yield _make("episode", Scale.COUNT, "at episode {} of their slot", of=of_episode), of_slot
+    yield _make("episode", Scale.COUNT, "at episode {} of their slot", of=of_episode), of_slot + 1
     for name, flag in (("truncation", truncated), ("termination", terminated)):
         words = f"of an episode that follows a {name}", f"of an episode that does not follow a {name}"
         yield _make(f"follows a {name}", Scale.FLAG, *words, of_episode), is_later & flag[last]
@@ -400,13 +374,10 @@ def _read_features(reader: RowReader, actual: RowReader) -> Iterator[_Column]:
     yield from _read_numbers(reader)
 
 
-def _count_ends(reader: RowReader, num_calls: int) -> NDArray[np.int64]:
-    """Return the number of slots whose episode ends in each call, of the first calls: int64 [C]."""
-    steps, is_next_step = reader.steps, reader.side.autoreset == "next_step"
-    episode = np.cumsum(steps.kind == StepKind.RESET)
-    of_slot = episode - episode[np.searchsorted(reader.slot, reader.slot, "left")]
-    ends = (steps.terminated | steps.truncated).astype(bool)
-    return np.bincount((reader.number + of_slot * is_next_step)[ends], minlength=num_calls)
+def _number_episodes(reader: RowReader) -> NDArray[np.int64]:
+    """Return the number of each row's episode in its slot, from 0: int64 [T]."""
+    episode = np.cumsum(reader.steps.kind == StepKind.RESET)
+    return np.asarray(episode - episode[np.searchsorted(reader.slot, reader.slot, "left")], np.int64)
 
 
 def _read_numbers(reader: RowReader) -> Iterator[_Column]:

@@ -16,10 +16,10 @@ from kgverify.environments.side import Side
 from kgverify.environments.trajectory import (
     ENVIRONMENT,
     GROUPS,
-    Numbers,
     StepKind,
     Trajectories,
     cut_at_actions,
+    without_numbers,
 )
 from kgverify.errors import count_of
 from kgverify.program.program import Symbols
@@ -101,22 +101,21 @@ def compare_sides(
     found = comparer.compare()
     found = msgspec.structs.replace(found, self_test=plant_changes([comparer]), notes=())
     readers = RowReader(left), RowReader(right)
-    first = readers[0].first
-    drifting = [
-        not lockstep and each.step >= 0 and rounding.grown[first[each.candidate] + each.step]
-        for each in found.divergences
-    ]
-    located = locate(found.divergences, *readers)
-    divergences = tuple(each for each, drifts in zip(located, drifting, strict=True) if not drifts)
-    kept = [each for each, drifts in zip(found.divergences, drifting, strict=True) if not drifts]
+
+    def drifts(each: Divergence) -> bool:
+        row = readers[0].first[each.candidate] + each.step
+        return not lockstep and each.step >= 0 and bool(rounding.grown[row])
+
+    located = list(zip(found.divergences, locate(found.divergences, *readers), strict=True))
+    kept = [pair for pair in located if not drifts(pair[0])]
     # The first ones in time, since slots are listed one after the other.
-    order = sorted(range(len(kept)), key=lambda i: (divergences[i].step, i))[:MOST_WINDOWS]
+    order = sorted(range(len(kept)), key=lambda i: (kept[i][1].step, i))[:MOST_WINDOWS]
     return Compared(
-        msgspec.structs.replace(found, divergences=divergences, near_ties=tuple(ties)),
+        msgspec.structs.replace(found, divergences=tuple(each for _, each in kept), near_ties=tuple(ties)),
         rounding,
         readers,
-        tuple(each for each, drifts in zip(located, drifting, strict=True) if drifts),
-        tuple(show_rows(i, kept[i], readers) for i in order),
+        tuple(each for raw, each in located if drifts(raw)),
+        tuple(show_rows(i, kept[i][0], readers) for i in order),
         (expected, actual),
     )
 
@@ -128,40 +127,59 @@ def _without_symbols(side: Side, lacking: frozenset[str]) -> Trace:
 
 def _keep(side: Side, known: frozenset[str]) -> Side:
     """Return a side without the groups and numbers that the other side does not have."""
-    columns: Any = side.columns
-    for group, count in GROUPS.items():
-        if f"{group}.number" not in known:
-            zeros = np.zeros_like(getattr(columns.steps, count))
-            columns = columns._replace(steps=columns.steps._replace(**{count: zeros}), **{group: Numbers(np.zeros(0))})
+    lacking = [group for group in GROUPS if f"{group}.number" not in known]
+    columns = without_numbers(side.columns, lacking, np.ones(len(side.columns.steps.kind), np.bool_))
     zeroed = {
         name: np.zeros_like(getattr(columns.steps, name))
         for name in ("log_probability", "value", "overwritten")
         if f"steps.{name}" not in known
     }
-    names = {group: names for group, names in side.names.items() if f"{group}.number" in known}
+    names = {group: names for group, names in side.names.items() if group not in lacking}
     return replace(side, columns=columns._replace(steps=columns.steps._replace(**zeroed)), names=names)
 
 
-class _Pairs(NamedTuple):
-    """The rows that both sides have, as indices; and those of each group's numbers, in rows that have equally many."""
+class Pairs:
+    """The rows of the same number in the same candidate of two sides, which have the same candidates in the same order.
 
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]]
+    rows:      the rows of each side: int64 [P]
+    candidate: the index of the candidate: int64 [P]
+    begin:     the first pair of the candidate: int64 [P]
+    """
 
-    def numbers(self, group: str, *sides: Trajectories) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices of the numbers of the rows in which both sides have equally many."""
-        counts = [getattr(side.steps, GROUPS[group]) for side in sides]
-        same = counts[0][self.rows[0]] == counts[1][self.rows[1]]
-        left, right = (expand_rows(starts_of(count), rows[same]) for count, rows in zip(counts, self.rows, strict=True))
-        return left, right
+    def __init__(self, expected: Trajectories, actual: Trajectories) -> None:
+        self._sides = expected, actual
+        common = np.minimum(expected.candidates.num_steps, actual.candidates.num_steps).astype(np.int64)
+        self.candidate = np.repeat(np.arange(len(common)), common)
+        self.begin = starts_of(common)[self.candidate]
+        ordinal = np.arange(len(self.candidate)) - self.begin
+        firsts = [starts_of(side.candidates.num_steps)[self.candidate] for side in self._sides]
+        self.rows = firsts[0] + ordinal, firsts[1] + ordinal
 
+    def values(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the values of a column of the steps on both sides: [P] each."""
+        one, two = (getattr(side.steps, name)[rows] for side, rows in zip(self._sides, self.rows, strict=True))
+        return one, two
 
-def _pair(left: Trajectories, right: Trajectories) -> _Pairs:
-    """Pair rows of the same number in the same candidate; both sides have the same candidates in the same order."""
-    counts = [side.candidates.num_steps.astype(np.int64) for side in (left, right)]
-    common = np.minimum(*counts)
-    ordinal = np.arange(common.sum()) - np.repeat(np.cumsum(common) - common, common)
-    rows = [np.repeat(starts_of(count)[:-1], common) + ordinal for count in counts]
-    return _Pairs((rows[0], rows[1]))
+    def indices(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the indices of a column's values on both sides, and their pairs, if both sides have equally many."""
+        group = path.partition(".")[0]
+        if group == "steps":
+            return *self.rows, np.arange(len(self.candidate))
+        counts = self.values(GROUPS[group])
+        same = np.flatnonzero(counts[0] == counts[1])
+        starts = [starts_of(getattr(side.steps, GROUPS[group])) for side in self._sides]
+        left, right = (expand_rows(start, rows[same]) for start, rows in zip(starts, self.rows, strict=True))
+        return left, right, np.repeat(same, counts[0][same])
+
+    def agree(self, name: str) -> NDArray[np.bool_]:
+        """Return the pairs that agree in a column of the steps, or in all numbers of a group: bool [P]."""
+        one, two = self.values(GROUPS.get(name, name))
+        found: NDArray[np.bool_] = one == two
+        if name in GROUPS:
+            *indices, pair = self.indices(f"{name}.number")
+            one, two = (getattr(side, name).number[at] for side, at in zip(self._sides, indices, strict=True))
+            found[pair[~((one == two) | (np.isnan(one) & np.isnan(two)))]] = False
+        return found
 
 
 def _adopt_rounded(
@@ -169,61 +187,40 @@ def _adopt_rounded(
 ) -> tuple[Side, Rounding]:
     """Return the actual side with the expected number wherever the two differ by rounding only."""
     columns: Any = actual.columns
-    pairs = [_pair(expected.columns, side.columns) for side in (actual, *perturbed)]
+    pairs = [Pairs(expected.columns, side.columns) for side in (actual, *perturbed)]
     num, largest = 0, 0.0
-    is_rounded, is_beyond = (np.zeros(len(expected.columns.steps.kind), np.bool_) for _ in range(2))
-    owners = {
-        group: np.repeat(np.arange(len(is_rounded)), getattr(expected.columns.steps, count))
-        for group, count in GROUPS.items()
-    }
+    is_step = expected.columns.steps.kind == StepKind.STEP
+    is_rounded, is_beyond = (np.zeros(len(is_step), np.bool_) for _ in range(2))
     for path in (*(f"steps.{name}" for name in SCALARS), *(f"{group}.number" for group in expected.names)):
-        group = path.removesuffix(".number")
         bound = _bound_rounding(expected, actual, path, tolerance)
         left, right = ENVIRONMENT.values(expected.columns, path), ENVIRONMENT.values(columns, path).copy()
-        indices = [
-            pair.rows if group == path else pair.numbers(group, expected.columns, side.columns)
-            for side, pair in zip((actual, *perturbed), pairs, strict=True)
-        ]
-        for side, (here, there) in zip(perturbed, indices[1:], strict=True):
+        for side, pair in zip(perturbed, pairs[1:], strict=True):
             # No policy acts from changed states, so nothing is known of its numbers.
-            if group == path and path.removeprefix("steps.") not in side.known:
+            if path.startswith("steps.") and path.removeprefix("steps.") not in side.known:
                 continue
+            here, there, owner = pair.indices(path)
             # An episode that a changed state ends shifts the seeds of later resets, whose differences are not rounding.
-            is_step = expected.columns.steps.kind[here if group == path else owners[group][here]] == StepKind.STEP
-            here, there = here[is_step], there[is_step]
+            is_of_step = is_step[pair.rows[0][owner]]
+            here, there = here[is_of_step], there[is_of_step]
             moved = np.abs(ENVIRONMENT.values(side.columns, path)[there] - left[here])
             bound[here] = np.maximum(bound[here], np.where(bound[here] > 0, BEYOND_MEASURED * moved, 0.0))
-        at, other = indices[0]
+        at, other, owner = pairs[0].indices(path)
         with np.errstate(invalid="ignore"):
             apart = np.abs(right[other] - left[at])
             close = (apart > 0) & (apart <= bound[at])
             is_far = ~(apart <= MOST_GROWN * bound[at])
         num += int(close.sum())
         largest = max(largest, float((apart[close] / bound[at][close]).max(initial=0.0)))
-        rows = at if group == path else owners[group][at]
+        rows = pairs[0].rows[0][owner]
         is_rounded[rows[close]] = True
         is_beyond[rows[is_far]] = True
         right[other[close]] = left[at[close]]
         columns = ENVIRONMENT.replaced(columns, path, right)
-    after = np.concatenate(([False], is_rounded[:-1])) if len(is_rounded) else is_rounded
-    grown = (
-        after
-        & (expected.columns.steps.kind == StepKind.STEP)
-        & ~is_beyond
-        & ~_has_other_flags(expected, actual, pairs[0])
-    )
-    return replace(actual, columns=columns), Rounding(num, largest, bool(perturbed), grown)
-
-
-def _has_other_flags(expected: Side, actual: Side, pairs: _Pairs) -> NDArray[np.bool_]:
-    """Return the expected rows in which anything but a number differs: bool [T]."""
-    differs = np.zeros(len(expected.columns.steps.kind), np.bool_)
+    # Rounding does not change the kind of a row, a flag, or how many numbers there are.
     for name in ("kind", "terminated", "truncated", *GROUPS.values()):
-        one, two = (
-            getattr(side.columns.steps, name)[rows] for side, rows in zip((expected, actual), pairs.rows, strict=True)
-        )
-        differs[pairs.rows[0][one != two]] = True
-    return differs
+        is_beyond[pairs[0].rows[0][~pairs[0].agree(name)]] = True
+    grown = np.concatenate(([False], is_rounded))[:-1] & is_step & ~is_beyond
+    return replace(actual, columns=columns), Rounding(num, largest, bool(perturbed), grown)
 
 
 def _bound_rounding(expected: Side, actual: Side, path: str, tolerance: float | None) -> NDArray[np.float64]:
@@ -280,11 +277,9 @@ def _adopt_ties(expected: Side, actual: Side, perturbed: Sequence[Side]) -> tupl
 def _decides_otherwise(left: Trajectories, right: Trajectories) -> NDArray[np.bool_]:
     """Return the candidates in which the flags or the kinds of rows differ: bool [N]."""
     differs: NDArray[np.bool_] = left.candidates.num_steps != right.candidates.num_steps
-    pairs = _pair(left, right)
-    owner = np.repeat(np.arange(len(differs)), np.minimum(left.candidates.num_steps, right.candidates.num_steps))
+    pairs = Pairs(left, right)
     for name in ("kind", "terminated", "truncated", "num_observed"):
-        one, two = (getattr(side.steps, name)[rows] for side, rows in zip((left, right), pairs.rows, strict=True))
-        differs[owner[one != two]] = True
+        differs[pairs.candidate[~pairs.agree(name)]] = True
     return differs
 
 

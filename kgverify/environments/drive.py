@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from kgverify.environments.protocol import (
 )
 from kgverify.environments.trajectory import Rows, StepKind, Trajectories, as_numbers, assemble
 from kgverify.errors import UserError
+from kgverify.trace.model.columns import count_where, starts_of
 
 Slots = NDArray[np.int64]
 
@@ -128,24 +128,18 @@ class Drive:
     def _record_steps(self, slots: Slots, acted: Acted, called: Called, ends: NDArray[np.bool_]) -> None:
         """Record what the call returned to the slots that acted; the end of an episode has the observation that ended it."""
         values = {name: each[slots] for name, each in _scalars_of(called).items()}
-        if acted.log_probability is not None:
-            values["log_probability"] = as_numbers(acted.log_probability)[:, 0]
-        if acted.value is not None:
-            values["value"] = as_numbers(acted.value)[:, 0]
+        optional = {"log_probability": acted.log_probability, "value": acted.value}
+        values |= {name: as_numbers(each)[:, 0] for name, each in optional.items() if each is not None}
         if called.observed.overwritten is not None:
             values["overwritten"] = called.observed.overwritten[slots]
         self.known |= values.keys()
         self.dtypes |= {name: [str(np.asarray(each).dtype)] for name, each in values.items()}
-        self._name("actions", {"": acted.actions})
-        numbers: dict[str, NDArray[np.float64]] = {"actions": as_numbers(acted.actions)}
-        if acted.hidden is not None:
-            self._name("hidden", acted.hidden)
-            numbers["hidden"] = join_leaves(acted.hidden)
+        numbers = self._join({"actions": {"": acted.actions}, "hidden": acted.hidden})
         for own, observed in self._observations(called, ends):
             chosen = own[slots]
             if chosen.any():
                 at = slots[chosen]
-                rows = {name: each[chosen] for name, each in numbers.items()} | self._numbers(_rows_of(observed, at))
+                rows = {name: each[chosen] for name, each in numbers.items()} | self._join(_groups_of(observed, at))
                 self._calls.append(Rows(at, StepKind.STEP, {name: each[chosen] for name, each in values.items()}, rows))
 
     def _observations(self, called: Called, ends: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], Observed]]:
@@ -160,34 +154,21 @@ class Drive:
         yield ends & ~has_final, Observed({})
 
     def _record(
-        self,
-        slots: Slots,
-        kind: StepKind,
-        observed: Observed,
-        scalars: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        self, slots: Slots, kind: StepKind, observed: Observed, scalars: Mapping[str, NDArray[Any]] = {}
     ) -> None:
         if len(slots):
             values = {name: each[slots] for name, each in scalars.items()}
             if observed.overwritten is not None:
                 values["overwritten"] = observed.overwritten[slots]
-            self._calls.append(Rows(slots, kind, values, self._numbers(_rows_of(observed, slots))))
+            self._calls.append(Rows(slots, kind, values, self._join(_groups_of(observed, slots))))
 
-    def _numbers(self, observed: Observed) -> dict[str, NDArray[np.float64]]:
-        found = {}
-        if observed.leaves:
-            self._name("observations", observed.leaves)
-            found["observations"] = join_leaves(observed.leaves)
-        if observed.mask is not None:
-            self._name("masks", {"": observed.mask})
-            found["masks"] = as_numbers(observed.mask)
-        if observed.states is not None:
-            self._name("states", observed.states)
-            found["states"] = join_leaves(observed.states)
-        return found
-
-    def _name(self, group: str, leaves: Leaves) -> None:
-        if group not in self.names:
-            self.names[group], self.dtypes[group] = describe_numbers(group, leaves)
+    def _join(self, groups: Mapping[str, Leaves | None]) -> dict[str, NDArray[np.float64]]:
+        """Return the numbers of the groups that have any, and note their names if they are the first ones."""
+        present = {group: leaves for group, leaves in groups.items() if leaves}
+        for group, leaves in present.items():
+            if group not in self.names:
+                self.names[group], self.dtypes[group] = describe_numbers(group, leaves)
+        return {group: join_leaves(leaves) for group, leaves in present.items()}
 
     def _merge(self, observed: Observed, which: NDArray[np.bool_]) -> None:
         """Take some slots of an observation into the last one."""
@@ -295,23 +276,16 @@ class Recorded:
 
     def __init__(self, columns: Trajectories, space: ActionSpace) -> None:
         self.states: list[list[Leaves]] = []
-        self.taken: list[list[NDArray[Any]]] = []
-        row, at = 0, 0
-        for num in columns.candidates.num_steps.tolist():
-            actions = []
-            for width in columns.steps.num_actions[row : row + num].tolist():
-                if width and width != math.prod(space.shape):
-                    raise UserError(
-                        f"the recorded actions have {width} numbers, expected {math.prod(space.shape)}",
-                        where="actions",
-                        fix="give an environment that takes the same actions",
-                    )
-                if width:
-                    numbers = columns.actions.number[at : at + width]
-                    actions.append(numbers.astype(space.dtype).reshape(space.shape))
-                at += width
-            self.taken.append(actions)
-            row += num
+        width, has_action = math.prod(space.shape), columns.steps.num_actions > 0
+        if odd := sorted({*columns.steps.num_actions[has_action].tolist()} - {width}):
+            raise UserError(
+                f"the recorded actions have {odd[0]} numbers, expected {width}",
+                where="actions",
+                fix="give an environment that takes the same actions",
+            )
+        actions = columns.actions.number.astype(space.dtype).reshape(-1, *space.shape)
+        counts = count_where(has_action, starts_of(columns.candidates.num_steps))
+        self.taken = [list(each) for each in np.split(actions, np.cumsum(counts)[:-1])]
 
 
 def _scalars_of(called: Called) -> dict[str, NDArray[Any]]:
@@ -325,3 +299,9 @@ def _rows_of(observed: Observed, slots: Slots) -> Observed:
         None if observed.mask is None else observed.mask[slots],
         None if observed.states is None else {name: each[slots] for name, each in observed.states.items()},
     )
+
+
+def _groups_of(observed: Observed, slots: Slots) -> dict[str, Leaves | None]:
+    """Return the groups of numbers that some slots observed."""
+    leaves, mask, states, _ = _rows_of(observed, slots)
+    return {"observations": leaves, "masks": None if mask is None else {"": mask}, "states": states}

@@ -1,5 +1,6 @@
 """The stage of the first difference of two trajectories, from the rows themselves and those around them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Divergence, Level, Value
 from kgverify.environments.side import Side
-from kgverify.environments.trajectory import GROUPS, Overwritten, Stage, StepKind
+from kgverify.environments.trajectory import ENVIRONMENT, GROUPS, Overwritten, Stage, StepKind, number_actions
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.trace.model.columns import starts_of
 
@@ -34,9 +35,7 @@ FEWEST_AHEAD: Final = 3
 NOT_RETURNED: Final = "not returned"
 
 SCALARS: Final = ("log_probability", "value", "reward", "terminated", "truncated")
-
-RETURNED: Final = ("reward", Stage.REWARD), ("terminated", Stage.END), ("truncated", Stage.END)
-"""The columns that a call of `step` returns for each slot, with their stages."""
+"""The columns of steps that are numbers or flags, the policy's first."""
 
 
 class RowReader:
@@ -52,15 +51,8 @@ class RowReader:
         columns = side.columns
         self.side, self.steps = side, columns.steps
         self.first = starts_of(columns.candidates.num_steps)
-        candidate = np.repeat(np.arange(len(columns.candidates.slot)), columns.candidates.num_steps)
-        self.slot = columns.candidates.slot[candidate].astype(np.int64)
-        begins = np.flatnonzero(np.diff(self.slot, prepend=-1))
-        taken = np.cumsum(columns.steps.kind == StepKind.STEP)
-        before = (taken - (columns.steps.kind == StepKind.STEP))[begins]
-        lengths = np.diff(begins, append=len(self.slot))
-        self.number = taken - np.repeat(before, lengths)
-        self._begin_of = dict(zip(self.slot[begins].tolist(), begins.tolist(), strict=True))
-        self._end_of = dict(zip(self.slot[begins].tolist(), (begins + lengths).tolist(), strict=True))
+        self.slot = np.repeat(columns.candidates.slot.astype(np.int64), columns.candidates.num_steps)
+        self.number = number_actions(columns)
         self.starts = {group: starts_of(getattr(columns.steps, count)) for group, count in GROUPS.items()}
 
     def numbers(self, group: str, row: int) -> NDArray[np.float64]:
@@ -71,30 +63,17 @@ class RowReader:
 
     def rows_of(self, slot: int) -> range:
         """Return the rows of a slot."""
-        return range(self._begin_of[slot], self._end_of[slot])
+        return range(*np.searchsorted(self.slot, (slot, slot + 1)).tolist())
 
     def find(self, slot: int, number: int, kind: int) -> int | None:
-        """Return the row of a slot with this number and kind."""
+        """Return the row of a slot with this number and kind; None without one."""
         rows = self.rows_of(slot)
-        at = rows.start + int(np.searchsorted(self.number[rows.start : rows.stop], number))
-        while at < rows.stop and self.number[at] == number:
-            if self.steps.kind[at] == kind:
-                return at
-            at += 1
-        return None
+        first, end = np.searchsorted(self.number[rows.start : rows.stop], (number, number + 1)).tolist()
+        return next((row for row in rows[first:end] if self.steps.kind[row] == kind), None)
 
     def episode_ends(self, row: int) -> bool:
         """Return whether the row ends an episode."""
         return bool(self.steps.terminated[row] or self.steps.truncated[row])
-
-    def has(self, slot: int) -> bool:
-        """Return whether it has this slot."""
-        return slot in self._begin_of
-
-
-def locate_rows(expected: RowReader, actual: RowReader, row: int, other: int) -> "Finding":
-    """Return the stage of the difference of two rows, one of each side."""
-    return _Pair(expected, actual, row, other).find()
 
 
 class Finding(NamedTuple):
@@ -143,15 +122,22 @@ def locate(divergences: Sequence[Divergence], expected: RowReader, actual: RowRe
 
 def settle(found: Sequence[Finding]) -> list[Finding]:
     """Return some findings with one stage for the observations of a field: `transition` if any of them stays wrong."""
-    persisting = {_root(each.field) for each in found if each.persists}
+    persisting = {root_of(each.field) for each in found if each.persists}
     return [
-        each._replace(stage=Stage.TRANSITION) if each.persists is not None and _root(each.field) in persisting else each
+        each._replace(stage=Stage.TRANSITION)
+        if each.persists is not None and root_of(each.field) in persisting
+        else each
         for each in found
     ]
 
 
-def _root(field: str) -> str:
-    return field.partition("[")[0].partition(".")[0]
+def root_of(field: str) -> str:
+    """Return the name of a field up to its parts: `observation` for `observation.position[2]`."""
+    return re.split(r"[\[.]", field)[0]
+
+
+def _stage_of(name: str) -> Stage:
+    return Stage(ENVIRONMENT.column_of[f"steps/{name}"].stage)
 
 
 def _find(divergence: Divergence, expected: RowReader, actual: RowReader) -> tuple[int, int, Finding]:
@@ -159,7 +145,7 @@ def _find(divergence: Divergence, expected: RowReader, actual: RowReader) -> tup
     row, other = (int(side.first[divergence.candidate]) + max(0, divergence.step) for side in (expected, actual))
     is_within = row < expected.first[divergence.candidate + 1] and other < actual.first[divergence.candidate + 1]
     if divergence.step >= 0 and is_within:
-        return int(expected.slot[row]), int(expected.number[row]), locate_rows(expected, actual, row, other)
+        return int(expected.slot[row]), int(expected.number[row]), RowPair(expected, actual, row, other).find()
     texts = ("goes on", "ends") if len(expected.slot) > len(actual.slot) else ("ends", "goes on")
     reader, at = (expected, row) if row < expected.first[divergence.candidate + 1] else (actual, other)
     at = min(at, len(reader.slot) - 1)
@@ -167,7 +153,7 @@ def _find(divergence: Divergence, expected: RowReader, actual: RowReader) -> tup
     return int(reader.slot[at]), int(reader.number[at]), found
 
 
-class _Pair:
+class RowPair:
     """Two rows that differ: one of each side, of the same number in the same slot."""
 
     def __init__(self, expected: RowReader, actual: RowReader, row: int, other: int) -> None:
@@ -189,13 +175,16 @@ class _Pair:
             return self._find_in_reset()
         return self._find_in_step()
 
-    def _differs(self, group: str) -> bool:
-        return not _is_same(self.expected.numbers(group, self.row), self.actual.numbers(group, self.other))
+    def _numbers(self, group: str, ahead: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the numbers of both sides, in these rows or in later ones."""
+        return self.expected.numbers(group, self.row + ahead), self.actual.numbers(group, self.other + ahead)
+
+    def _differs(self, group: str, ahead: int = 0) -> bool:
+        return not _is_same(*self._numbers(group, ahead))
 
     def _states_differ(self) -> bool:
         """Return whether both sides show their state, and the states differ; a row that ends an episode has none."""
-        has_both = all(len(reader.numbers("states", row)) for reader, row in self._sides)
-        return has_both and self._differs("states")
+        return all(map(len, self._numbers("states"))) and self._differs("states")
 
     def _find_in_reset(self) -> Finding:
         begins = Stage.RESET if not self.number else Stage.AUTORESET
@@ -206,53 +195,48 @@ class _Pair:
             is_state_right = "states" in self.expected.side.names and "states" in self.actual.side.names
             is_shown = is_state_right or (not self._keeps_number() and self._is_shown_wrongly())
             return self._of_group("observations", Stage.OBSERVE if is_shown else begins)
-        for name, stage in RETURNED:
-            if self._scalars(name)[0] != self._scalars(name)[1]:
-                return self._of_scalar(name, stage)
+        if differing := self._differing():
+            return self._of_scalar(differing[0])
         return self._find_overwritten() or self._of_group("masks", Stage.MASK)
+
+    def _differing(self) -> list[str]:
+        """Return the columns of steps that differ, the policy's first."""
+        return [name for name in SCALARS if self._scalars(name)[0] != self._scalars(name)[1]]
 
     def _find_in_step(self) -> Finding:
         for group in ("actions", "hidden"):
             if self._differs(group):
                 return self._of_group(group, Stage.CHOOSE)
-        differing = [name for name in SCALARS if self._scalars(name)[0] != self._scalars(name)[1]]
-        for name in differing:
-            if name in ("log_probability", "value"):
-                return self._of_scalar(name, Stage.CHOOSE)
-        has_final = [bool(len(side.numbers("observations", row))) for side, row in self._sides]
-        shows_other = self._differs("observations") and all(has_final)
+        differing = self._differing()
+        if differing and _stage_of(differing[0]) is Stage.CHOOSE:
+            return self._of_scalar(differing[0])
         if self._states_differ():
             return self._of_group("states", Stage.TRANSITION)
-        is_state_known = all(len(reader.numbers("states", row)) for reader, row in self._sides)
-        if shows_other and not is_state_known:
-            found = self._of_group("observations", Stage.TRANSITION)
-            if self._shows_next_episode():
-                return found._replace(
-                    stage=Stage.AUTORESET, evidence="equals the first observation of the next episode"
-                )
-            if self._is_shown_wrongly():
-                found = found._replace(stage=Stage.OBSERVE)
-            else:
-                persists = True if self._differs("masks") else self._persists()
-                is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
-                if persists is False or (persists is None and is_of_other):
-                    found = found._replace(stage=Stage.OBSERVE)
-                found = found._replace(persists=persists)
-            if found.stage is Stage.TRANSITION or not differing:
+        has_final = [bool(len(each)) for each in self._numbers("observations")]
+        if self._differs("observations") and all(has_final):
+            is_state_known = all(map(len, self._numbers("states")))
+            found = self._find_in_observation(is_state_known=is_state_known)
+            if not differing or not (is_state_known or found.stage is Stage.OBSERVE):
                 return found
-        for name, stage in RETURNED:
-            if name in differing:
-                return self._of_scalar(name, stage)
+        if differing:
+            return self._of_scalar(differing[0])
         if has_final[0] != has_final[1]:
-            values = [_shorten(reader.numbers("observations", row)) for reader, row in self._sides]
+            values = [_shorten(each) for each in self._numbers("observations")]
             what = "the observation that ended the episode was lost" if has_final[0] else ""
             return Finding(Stage.AUTORESET, "observation", values, DifferenceClass.MISSING, what)
-        if shows_other:
-            if self._shows_next_episode():
-                what = "equals the first observation of the next episode"
-                return self._of_group("observations", Stage.AUTORESET)._replace(evidence=what)
-            return self._of_group("observations", Stage.OBSERVE)
         return self._find_overwritten() or self._of_group("masks", Stage.MASK)
+
+    def _find_in_observation(self, *, is_state_known: bool) -> Finding:
+        """Return whether a wrong observation comes from a reset, from a wrong state, or is only shown wrongly."""
+        found = self._of_group("observations", Stage.OBSERVE)
+        if self._shows_next_episode():
+            return found._replace(stage=Stage.AUTORESET, evidence="equals the first observation of the next episode")
+        if is_state_known or self._is_shown_wrongly():
+            return found
+        persists = True if self._differs("masks") else self._persists()
+        is_of_other = found.kind in (DifferenceClass.STALE, DifferenceClass.FOREIGN)
+        is_shown = persists is False or (persists is None and is_of_other)
+        return found._replace(stage=Stage.OBSERVE if is_shown else Stage.TRANSITION, persists=persists)
 
     def _find_overwritten(self) -> Finding | None:
         """Return the finding that the call changed an array that was returned before, or the actions."""
@@ -283,25 +267,19 @@ class _Pair:
         """Return whether a wrong number of a reset is still that of the row before, on the actual side."""
         if not self.number:
             return False
-        before, right = (self.actual.numbers("observations", row) for row in (self.other - 1, self.other))
-        left = self.expected.numbers("observations", self.row)
+        left, right = self._numbers("observations")
+        before = self.actual.numbers("observations", self.other - 1)
         return len(before) == len(right) == len(left) and bool(
             ((right == before) & (right != left) & (right != 0)).any()
         )
 
     def _persists(self) -> bool | None:
         """Return whether every later observation of the episode is wrong; False if the next one is right, else None."""
-        ahead = [
-            self._differs_at(row, other)
-            for row, other in self._later_rows()
-            if self.expected.steps.kind[row] == StepKind.STEP
-        ][1:]
-        if ahead and not ahead[0]:
+        kinds = self.expected.steps.kind
+        wrong = [self._differs("observations", i) for i in self._ahead() if kinds[self.row + i] == StepKind.STEP][1:]
+        if wrong and not wrong[0]:
             return False
-        return True if len(ahead) >= FEWEST_AHEAD and all(ahead) else None
-
-    def _differs_at(self, row: int, other: int) -> bool:
-        return not _is_same(self.expected.numbers("observations", row), self.actual.numbers("observations", other))
+        return True if len(wrong) >= FEWEST_AHEAD and all(wrong) else None
 
     def _is_shown_wrongly(self) -> bool:
         """Return whether one rule gives the observations from the right ones, in this episode or in all rows of this kind.
@@ -312,10 +290,7 @@ class _Pair:
         return any(self._has_rule(is_beyond_episode=each) for each in (False, True))
 
     def _has_rule(self, *, is_beyond_episode: bool) -> bool:
-        shown = [
-            (self.expected.numbers("observations", row), self.actual.numbers("observations", other))
-            for row, other in self._later_rows(is_beyond_episode=is_beyond_episode)
-        ]
+        shown = [self._numbers("observations", i) for i in self._ahead(is_beyond_episode=is_beyond_episode)]
         same_width = [(left, right) for left, right in shown if len(left) == len(right) and len(left)]
         if len(same_width) < FEWEST_AHEAD:
             return False
@@ -336,53 +311,39 @@ class _Pair:
             return left.shape[1] > 1 and bool(np.ptp(factor) <= SAME_RULE * np.abs(factor[0, 0]))
         return bool((is_scaled | (is_moved & (self.kind == StepKind.STEP))).all())
 
-    def _later_rows(self, *, is_beyond_episode: bool = False) -> Iterator[tuple[int, int]]:
-        """Yield the rows of both sides from this one on to the end of the episode; or further, as long as their kinds agree.
+    def _ahead(self, *, is_beyond_episode: bool = False) -> Iterator[int]:
+        """Yield the distances of later rows, from 0 to the end of the episode; or further, as long as their kinds agree.
 
         Beyond the episode, only rows of the same kind are yielded.
         """
-        rows, others = self.expected.rows_of(self.slot), self.actual.rows_of(self.slot)
-        most = MOST_BEYOND if is_beyond_episode else MOST_AHEAD
-        for row, other in zip(
-            range(self.row, min(rows.stop, self.row + most)), range(self.other, others.stop), strict=False
-        ):
+        num = min(reader.rows_of(self.slot).stop - row for reader, row in self._sides)
+        for ahead in range(min(num, MOST_BEYOND if is_beyond_episode else MOST_AHEAD)):
+            row, other = self.row + ahead, self.other + ahead
             kind = self.expected.steps.kind[row]
             if kind != self.actual.steps.kind[other]:
                 return
             if not is_beyond_episode or kind == self.kind:
-                yield row, other
+                yield ahead
             if not is_beyond_episode and (self.expected.episode_ends(row) or self.actual.episode_ends(other)):
                 return
 
-    def _of_scalar(self, name: str, stage: Stage) -> Finding:
+    def _of_scalar(self, name: str) -> Finding:
+        """Return the number that differs, and where else the expected side has the actual one."""
         left, right = self._scalars(name)
-        values = (left, right) if stage is not Stage.END else (str(bool(left)).lower(), str(bool(right)).lower())
-        kind, evidence = DifferenceClass.NUMBER if stage is not Stage.END else DifferenceClass.OUTCOME, ""
-        if stage is Stage.REWARD:
-            kind, evidence = self._find_scalar(name, right, kind)
-        elif stage is Stage.END:
-            flags = [[bool(self._scalars(each)[side]) for each in ("terminated", "truncated")] for side in (0, 1)]
-            if flags[0] == flags[1][::-1] and flags[0] != flags[1]:
-                evidence = "terminated and truncated are exchanged"
-        return Finding(stage, name, list(map(_render, values)), kind, evidence)
-
-    def _find_scalar(self, name: str, value: float, kind: DifferenceClass) -> tuple[DifferenceClass, str]:
-        """Say where else the expected side has this number: in the step before, or in another slot."""
+        stage = _stage_of(name)
+        if stage is Stage.END:
+            texts = [str(bool(each)).lower() for each in (left, right)]
+            is_exchanged = self._scalars("terminated") == self._scalars("truncated")[::-1]
+            evidence = "terminated and truncated are exchanged" if is_exchanged else ""
+            return Finding(stage, name, texts, DifferenceClass.OUTCOME, evidence)
         values = getattr(self.expected.steps, name)
-        before = self.row - 1
-        if value == 0:
-            return kind, ""
-        if self.number > 1 and values[before] == value and self.expected.steps.kind[before] == StepKind.STEP:
-            return DifferenceClass.STALE, "equals that of the step before"
-        for slot in self._neighbours():
-            at = self.expected.find(slot, self.number, self.kind)
-            if at is not None and values[at] == value:
-                return DifferenceClass.FOREIGN, f"equals that of slot {slot}"
-        return kind, ""
+        sources = self._sources() if stage is Stage.REWARD and right else ()
+        same = ((kind, f"equals that of {words}") for words, kind, row in sources if values[row] == right)
+        return Finding(stage, name, [_render(left), _render(right)], *next(same, (DifferenceClass.NUMBER, "")))
 
     def _of_group(self, group: str, stage: Stage) -> Finding:
         """Return the numbers of a group that differ, and where else the expected side has the actual numbers."""
-        left, right = self.expected.numbers(group, self.row), self.actual.numbers(group, self.other)
+        left, right = self._numbers(group)
         names = self.expected.side.names.get(group, ())
         root = group.removesuffix("s")
         if len(left) != len(right):
@@ -418,24 +379,21 @@ class _Pair:
             yield "the step before", DifferenceClass.STALE, self.row - 1
         if self.kind == StepKind.RESET and self.number:
             yield "the first reset", DifferenceClass.STALE, rows.start
-        for slot in self._neighbours():
-            at = self.expected.find(slot, self.number, self.kind)
+        # The nearest other slots, and the first one.
+        near = [self.slot + sign * apart for apart in range(1, MOST_APART + 1) for sign in (-1, 1)]
+        for slot in dict.fromkeys((*near, 0)):
+            at = None if slot == self.slot else self.expected.find(slot, self.number, self.kind)
             if at is not None:
                 yield f"slot {slot}", DifferenceClass.FOREIGN, at
-
-    def _neighbours(self) -> Sequence[int]:
-        """Return the nearest other slots, and the first one."""
-        near = [self.slot + sign * apart for apart in range(1, MOST_APART + 1) for sign in (-1, 1)]
-        return [slot for slot in dict.fromkeys((*near, 0)) if slot != self.slot and self.expected.has(slot)]
 
 
 def _is_same(left: NDArray[np.float64], right: NDArray[np.float64]) -> bool:
     return np.array_equal(left, right, equal_nan=True)
 
 
-def _render(value: float | str) -> Value:
+def _render(value: float) -> Value:
     # JSON has neither NaN nor infinity.
-    return value if isinstance(value, str) or np.isfinite(value) else repr(value)
+    return value if np.isfinite(value) else repr(value)
 
 
 def _shorten(numbers: NDArray[np.float64]) -> Value:

@@ -1,6 +1,7 @@
 """The interface of a vectorised environment, behind which kgverify drives any of them."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -155,7 +156,9 @@ def walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         if value is not None:
             yield name, value
         return
-    for key, each in parts.items() if isinstance(value, tuple) else sorted(parts.items(), key=_name_part):
+    for key, each in (
+        parts.items() if isinstance(value, tuple) else sorted(parts.items(), key=lambda item: str(item[0]))
+    ):
         yield from walk(each, _join(name, key))
 
 
@@ -176,10 +179,6 @@ def rebuild(template: Any, leaves: Leaves, name: str = "") -> Any:
     else:
         copied.update(built)
     return copied
-
-
-def _name_part(item: tuple[Any, Any]) -> str:
-    return str(item[0])
 
 
 def _join(name: str, key: Any) -> str:
@@ -222,27 +221,20 @@ def join_leaves(leaves: Leaves) -> NDArray[np.float64]:
     return np.concatenate([as_numbers(each) for each in leaves.values()], axis=1)
 
 
-def name_numbers(leaves: Leaves, root: str) -> list[str]:
-    """Return a name for each number of a row of `join_leaves`: `observation.position[2]`."""
-    names = []
-    for name, array in leaves.items():
-        whole = f"{root}.{name}" if name else root
-        numbers = as_numbers(array[:1]).shape[1]
-        if numbers == 1 and array.ndim == 1:
-            names.append(whole)
-            continue
-        shape = array.shape[1:]
-        size = int(np.prod(shape))
-        indices = [np.unravel_index(i % max(1, size), shape) for i in range(numbers)]
-        names += [f"{whole}[{', '.join(str(int(i)) for i in index)}]" for index in indices]
-    return names
-
-
 def describe_numbers(group: str, leaves: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the name and the type of each number of a group, such as `observations`, given its arrays or tensors."""
-    parts = {name: name_numbers({name: to_array(each[:1])}, group.removesuffix("s")) for name, each in leaves.items()}
-    types = [str(leaves[name].dtype).removeprefix("torch.") for name, names in parts.items() for _ in names]
-    return [name for names in parts.values() for name in names], types
+    """Return the name and the type of each number of a group, such as `observations`, given its arrays or tensors.
+
+    The names are those of a row of `join_leaves`: `observation.position[2]`.
+    """
+    names, types = [], []
+    for name, array in leaves.items():
+        whole, row = ".".join(filter(None, (group.removesuffix("s"), name))), to_array(array[:1])
+        num, shape = as_numbers(row).shape[1], row.shape[1:]
+        indices = [np.unravel_index(i % max(1, math.prod(shape)), shape) for i in range(num)]
+        several = [f"{whole}[{', '.join(str(int(i)) for i in index)}]" for index in indices]
+        names += several if shape or num > 1 else [whole]
+        types += [str(array.dtype).removeprefix("torch.")] * num
+    return names, types
 
 
 def check_rows(leaves: Mapping[str, Any], num_slots: int, where: str) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Divergence
-from kgverify.environments.causes import root_of
 from kgverify.environments.compare import Compared
+from kgverify.environments.locate import root_of
 from kgverify.environments.protocol import ActionSpace, Leaves, RandomPolicy
 from kgverify.environments.trajectory import Stage
 from kgverify.errors import UserError

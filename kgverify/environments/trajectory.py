@@ -6,14 +6,14 @@ the step that ends an episode holds the observation that ended it, and a RESET r
 the mode of autoreset. Every number is a float64; a whole number that has more than 53 bits is kept as two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import select_steps, starts_of
+from kgverify.trace.model.columns import count_where, select_steps, starts_of
 from kgverify.trace.model.schema import Schema, TraceLevel, column
 
 
@@ -138,6 +138,8 @@ GROUPS: Final = {
 }
 """The groups of numbers, with the columns of steps that count them."""
 
+_GROUP_OF: Final = {count: group for group, count in GROUPS.items()}
+
 _STAGE_OF: Final = {
     "actions": Stage.CHOOSE,
     "hidden": Stage.CHOOSE,
@@ -205,62 +207,53 @@ def assemble(seeds: NDArray[np.int64], slots: NDArray[np.int32], calls: Sequence
 
     seeds, slots: int64 and int32 [N], what identifies the slots that the rows name by their index
     """
-    num = sum(len(each.slots) for each in calls)
     owner = np.concatenate([np.zeros(0, np.int64), *(each.slots for each in calls)])
     order = np.argsort(owner, kind="stable")
 
-    def gather(name: str, dtype: Any) -> NDArray[Any]:
-        parts = [np.asarray(each.values.get(name, np.zeros(len(each.slots))), dtype) for each in calls]
-        return np.concatenate([np.zeros(0, dtype), *parts])[order]
+    def gather(name: str) -> NDArray[Any]:
+        group = _GROUP_OF.get(name, "")
+        parts = [np.zeros(0)]
+        for call in calls:
+            default = call.numbers[group].shape[1] if group in call.numbers else call.kind if name == "kind" else 0
+            parts.append(call.values.get(name, np.full(len(call.slots), default)))
+        return np.concatenate(parts).astype(ENVIRONMENT.column_of[f"steps/{name}"].dtypes[0])[order]
 
-    counted = {}
-    numbers = {}
-    for group, count in GROUPS.items():
-        per_call = [each.numbers.get(group, np.zeros((len(each.slots), 0))) for each in calls]
-        widths = [np.full(len(each), each.shape[1], np.uint32) for each in per_call]
-        counted[count] = np.concatenate([np.zeros(0, np.uint32), *widths])[order]
-        rows = [row for each in per_call for row in each]
-        numbers[group] = Numbers(
-            np.concatenate([np.zeros(0), *(rows[i] for i in order.tolist())]) if num else np.zeros(0)
-        )
-    kinds = [np.full(len(each.slots), each.kind, np.uint8) for each in calls]
-    steps = Steps(
-        kind=np.concatenate([np.zeros(0, np.uint8), *kinds])[order],
-        log_probability=gather("log_probability", np.float64),
-        value=gather("value", np.float64),
-        reward=gather("reward", np.float64),
-        terminated=gather("terminated", np.uint8),
-        truncated=gather("truncated", np.uint8),
-        overwritten=gather("overwritten", np.uint8),
-        **counted,
-    )
+    numbers = []
+    for group in GROUPS:
+        rows = [row for each in calls for row in each.numbers.get(group, np.zeros((len(each.slots), 0)))]
+        numbers.append(Numbers(np.concatenate([np.zeros(0), *(rows[i] for i in order.tolist())])))
     per_slot = np.bincount(owner, minlength=len(seeds)).astype(np.uint32)
-    start = np.zeros(len(seeds), np.uint32)
-    return Trajectories(Slots(seeds, slots, start, per_slot), steps, *(numbers[group] for group in GROUPS))
+    candidates = Slots(seeds, slots, np.zeros(len(seeds), np.uint32), per_slot)
+    return Trajectories(candidates, Steps(*map(gather, Steps._fields)), *numbers)
+
+
+def number_actions(columns: Trajectories) -> NDArray[np.int64]:
+    """Return the number of each row's action in its slot, from 1: int64 [T]. A RESET row has that of the action before, or 0."""
+    is_step = columns.steps.kind == StepKind.STEP
+    taken = np.cumsum(is_step)
+    slot = np.repeat(columns.candidates.slot, columns.candidates.num_steps)
+    begins = np.flatnonzero(np.diff(slot, prepend=-1))
+    numbers: NDArray[np.int64] = taken - np.repeat((taken - is_step)[begins], np.diff(begins, append=len(slot)))
+    return numbers
 
 
 def first_actions(columns: Trajectories, num: int) -> Trajectories:
     """Return the rows up to the given number of actions in each slot, without a reset that follows the last one."""
-    candidates, steps = columns.candidates, columns.steps
-    is_step = steps.kind == StepKind.STEP
-    owner = np.repeat(np.arange(len(candidates.slot)), candidates.num_steps)
-    taken = np.cumsum(is_step)
-    first = starts_of(candidates.num_steps)[:-1]
-    number = taken - (taken[first] - is_step[first])[owner] if len(owner) else taken
-    kept = np.flatnonzero((number < num) | ((number == num) & is_step))
-    counts = np.bincount(owner[kept], minlength=len(candidates.slot)).astype(np.uint32)
-    return select_steps(columns, kept, ENVIRONMENT)._replace(candidates=candidates._replace(num_steps=counts))
+    candidates, number = columns.candidates, number_actions(columns)
+    is_kept = (number < num) | ((number == num) & (columns.steps.kind == StepKind.STEP))
+    counts = count_where(is_kept, starts_of(candidates.num_steps)).astype(np.uint32)
+    kept = select_steps(columns, np.flatnonzero(is_kept), ENVIRONMENT)
+    return kept._replace(candidates=candidates._replace(num_steps=counts))
 
 
-def without_resets(columns: Trajectories) -> Trajectories:
-    """Return the same rows without the numbers of RESET rows."""
+def without_numbers(columns: Trajectories, names: Iterable[str], rows: NDArray[np.bool_]) -> Trajectories:
+    """Return the same rows without the numbers of some groups in some rows: bool [T]."""
     steps: Any = columns.steps
     groups: Any = {}
-    is_reset = steps.kind == StepKind.RESET
-    for group, count in GROUPS.items():
-        counts = getattr(steps, count)
-        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~is_reset, counts)])
-        steps = steps._replace(**{count: np.where(is_reset, 0, counts).astype(np.uint32)})
+    for group in names:
+        counts = getattr(steps, GROUPS[group])
+        groups[group] = Numbers(getattr(columns, group).number[np.repeat(~rows, counts)])
+        steps = steps._replace(**{GROUPS[group]: np.where(rows, 0, counts).astype(np.uint32)})
     return columns._replace(steps=steps, **groups)
 
 
@@ -268,17 +261,11 @@ def cut_at_actions(columns: Trajectories) -> Trajectories:
     """Return the same rows with a candidate for each action: its row, and that of the reset that follows."""
     candidates, steps = columns.candidates, columns.steps
     owner = np.repeat(np.arange(len(candidates.slot)), candidates.num_steps)
-    first = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, np.bool_)
-    begins = np.flatnonzero(first | (steps.kind == StepKind.STEP))
-    actions = np.cumsum(steps.kind == StepKind.STEP)
-    before = (actions - (steps.kind == StepKind.STEP))[begins]
-    of_slot = (
-        before - actions[np.flatnonzero(first)][owner[begins]] + (steps.kind == StepKind.STEP)[first][owner[begins]]
-    )
+    begins = np.flatnonzero((np.diff(owner, prepend=-1) > 0) | (steps.kind == StepKind.STEP))
     cut = Slots(
         candidates.seed[owner[begins]],
         candidates.slot[owner[begins]],
-        (of_slot + (steps.kind[begins] == StepKind.STEP)).astype(np.uint32),
+        number_actions(columns)[begins].astype(np.uint32),
         np.diff(begins, append=len(owner)).astype(np.uint32),
     )
     return columns._replace(candidates=cut)

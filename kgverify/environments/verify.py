@@ -35,10 +35,10 @@ from kgverify.environments.protocol import (
 from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.shrink import Case, Shrinker, Shrunk, Tried
 from kgverify.environments.side import Side
-from kgverify.environments.trajectory import StepKind, Trajectories, first_actions, without_resets
+from kgverify.environments.trajectory import GROUPS, StepKind, Trajectories, first_actions, without_numbers
 from kgverify.errors import UserError, count_of, describe_error
 from kgverify.progress import Phase, silent_phase
-from kgverify.trace.model.columns import are_equal
+from kgverify.trace.model.columns import are_equal, count_where, starts_of
 
 MOST_REPEATED: Final = 50
 """The actions that are taken again in each slot, to see whether an environment repeats itself."""
@@ -171,7 +171,6 @@ class CalledPolicy(Policy):
 class Ran(NamedTuple):
     """Two sides that took the same actions, with what was seen on the way.
 
-    changed: the expected side from changed states
     unsteady: the roles of the sides that did not repeat themselves
     begins_alike: whether the same seeds begin the same episodes on both sides
     space:   the space of actions; None if both were recorded
@@ -181,7 +180,6 @@ class Ran(NamedTuple):
 
     expected: Side
     actual: Side
-    changed: tuple[Side, ...]
     unsteady: tuple[str, ...]
     lockstep: bool
     begins_alike: bool = True
@@ -262,28 +260,26 @@ def _run_and_compare(
                 where="slots",
                 fix="record both with the same number of slots and the same seed",
             )
-        ran = Ran(expected, actual, (), (), lockstep=False)
+        ran = Ran(expected, actual, (), lockstep=False)
         return ran, compare_sides(expected, actual, tolerance=comparing.tolerance)
+    recorded = next((side for side in (expected, actual) if isinstance(side, Side)), None)
+    slots = comparing.slots if recorded is None else len(recorded.columns.candidates.slot)
     with ExitStack() as stack:
         opened = [
-            side
-            if isinstance(side, Side)
-            else stack.enter_context(closing(side(_count_slots(expected, actual, comparing))))
-            for side in (expected, actual)
+            side if isinstance(side, Side) else stack.enter_context(closing(side(slots))) for side in (expected, actual)
         ]
-        runner = _Runner(opened, comparing, phase)
+        runner = _Runner(opened, recorded, comparing, phase)
         ran = runner.run()
         found = compare_sides(ran.expected, ran.actual, tolerance=comparing.tolerance, lockstep=ran.lockstep)
         if ran.lockstep and found.comparison.divergences and comparing.tolerance is None:
-            ran = ran._replace(changed=runner.change_states(ran))
-            found = compare_sides(ran.expected, ran.actual, ran.changed, lockstep=True)
+            found = compare_sides(ran.expected, ran.actual, runner.change_states(ran), lockstep=True)
         return ran, found
 
 
 def record_environment(opened: Open, comparing: Comparing, phase: Phase = silent_phase) -> Side:
     """Drive an environment with the actions of a policy, and return what it returned. UserError for one that fails."""
     with closing(opened(comparing.slots)) as environment:
-        plan = Plan(np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps)
+        plan = _plan(comparing)
         leader = Leader(_lead(comparing.policies[0], environment.actions, plan), comparing.slots)
         with phase(environment.name, comparing.steps * comparing.slots) as progress:
             return _drive(environment, plan, leader, progress)
@@ -297,25 +293,25 @@ def _lead(given: Any, space: ActionSpace, plan: Plan) -> Policy:
     return _as_policy(given, space) or RandomPolicy(space, plan.seeds.tolist())
 
 
-def _count_slots(expected: Open | Side, actual: Open | Side, comparing: Comparing) -> int:
-    recorded = next((side for side in (expected, actual) if isinstance(side, Side)), None)
-    return comparing.slots if recorded is None else len(recorded.columns.candidates.slot)
+def _plan(comparing: Comparing) -> Plan:
+    return Plan(np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps)
 
 
 class _Runner:
     """Runs two sides with the same actions: those that the leading side's policy chooses, or recorded ones."""
 
-    def __init__(self, opened: Sequence[Environment | Side], comparing: Comparing, phase: Phase) -> None:
-        self._opened, self._comparing, self._phase = opened, comparing, phase
-        recorded = next((side for side in opened if isinstance(side, Side)), None)
-        self._space = next(side.actions for side in opened if isinstance(side, Environment))
-        if recorded is None:
-            seeds, steps = np.arange(comparing.slots, dtype=np.int64) + comparing.seed, comparing.steps
-        else:
-            seeds = recorded.columns.candidates.seed
-            steps = min(np.bincount(_owners(recorded.columns), minlength=len(seeds)).tolist(), default=0)
-        self._plan = Plan(seeds, steps, None if recorded is None else recorded.columns.candidates.slot)
-        spaces = [side.actions for side in opened if isinstance(side, Environment)]
+    def __init__(
+        self, opened: Sequence[Environment | Side], recorded: Side | None, comparing: Comparing, phase: Phase
+    ) -> None:
+        self._opened, self._recorded, self._comparing, self._phase = opened, recorded, comparing, phase
+        self._live = [side for side in opened if isinstance(side, Environment)]
+        self._plan = _plan(comparing)
+        if recorded is not None:
+            num_steps = min(_count_actions(recorded.columns).tolist(), default=0)
+            candidates = recorded.columns.candidates
+            self._plan = Plan(candidates.seed, num_steps, candidates.slot)
+        spaces = [side.actions for side in self._live]
+        self._space = spaces[0]
         if any(space.shape != spaces[0].shape or space.is_discrete != spaces[0].is_discrete for space in spaces):
             raise UserError(
                 f"the actions have the shapes {' and '.join(str(list(space.shape)) for space in spaces)}",
@@ -328,20 +324,19 @@ class _Runner:
             for both in ((each.low, spaces[0].low), (each.high, spaces[0].high))
         )
         self._ranges = () if is_same else tuple(f"{each.low.min():g} to {each.high.max():g}" for each in spaces)
-        _agree_on_seeds([side for side in opened if isinstance(side, Environment)])
-        self.lockstep = self._choose_lockstep(opened)
+        _agree_on_seeds(self._live)
+        self._has_states = len(self._live) == 2 and all(side.has_states for side in self._live)
+        self._lockstep = self._choose_lockstep()
 
-    def _choose_lockstep(self, opened: Sequence[Environment | Side]) -> bool:
-        live = [side for side in opened if isinstance(side, Environment)]
-        can = len(live) == 2 and all(side.has_states for side in live)
-        if self._comparing.lockstep and not can:
+    def _choose_lockstep(self) -> bool:
+        if self._comparing.lockstep and not self._has_states:
             raise UserError(
                 "a side cannot take a step from the other's state",
                 where="lockstep",
                 fix="give both sides a state that can be set, by the attributes or functions in `state`",
             )
-        chosen = can if self._comparing.lockstep is None else self._comparing.lockstep
-        ways = [side.seeding for side in live]
+        chosen = self._has_states if self._comparing.lockstep is None else self._comparing.lockstep
+        ways = [side.seeding for side in self._live]
         self._begins_alike = (len(set(ways)) == 1 and Seeding.OWN not in ways) or len(ways) == 1
         if not self._begins_alike and not chosen:
             raise UserError(
@@ -353,44 +348,32 @@ class _Runner:
 
     def run(self) -> Ran:
         """Run both sides, and the beginning of each again."""
-        leader: Leader | Recorded
-        recorded = next((side for side in self._opened if isinstance(side, Side)), None)
         policies = [_as_policy(each, self._space) for each in self._comparing.policies]
-        if recorded is None:
+        leader: Leader | Recorded
+        if self._recorded is None:
             leader = Leader(_lead(policies[0], self._space, self._plan), len(self._plan.seeds))
         else:
-            columns = first_actions(recorded.columns, self._plan.num_steps)
-            leader = Recorded(columns, self._space)
+            leader = Recorded(first_actions(self._recorded.columns, self._plan.num_steps), self._space)
         sides, unsteady = [], []
         for role, opened, policy in zip(("expected", "actual"), self._opened, policies, strict=True):
             if isinstance(opened, Side):
                 sides.append(replace(opened, columns=first_actions(opened.columns, self._plan.num_steps)))
                 continue
-            leads = isinstance(leader, Leader) and role == "expected"
-            chooser = leader if leads else Follower(leader, policy, lockstep=self.lockstep)
+            leads = self._recorded is None and role == "expected"
+            chooser = leader if leads else Follower(leader, policy, lockstep=self._lockstep)
             with self._phase(f"{role}: {opened.name}", self._plan.num_steps * opened.num_slots) as progress:
                 side = _drive(opened, self._plan, chooser, progress)
             sides.append(side)
             short = self._plan._replace(num_steps=min(self._plan.num_steps, MOST_REPEATED))
-            again = Follower(leader, policy, lockstep=self.lockstep and not leads)
+            again = Follower(leader, policy, lockstep=self._lockstep and not leads)
             repeated = _drive(opened, short, again).columns
             if not are_equal(repeated, first_actions(side.columns, short.num_steps), equal_nan=True):
                 unsteady.append(role)
         self._leader = leader
         sides = [self._drop_resets(side) for side in sides]
-        states = (
-            leader.states if all(isinstance(each, Environment) and each.has_states for each in self._opened) else ()
-        )
+        states = leader.states if self._has_states else ()
         return Ran(
-            sides[0],
-            sides[1],
-            (),
-            tuple(unsteady),
-            self.lockstep,
-            self._begins_alike,
-            self._space,
-            states,
-            self._ranges,
+            sides[0], sides[1], tuple(unsteady), self._lockstep, self._begins_alike, self._space, states, self._ranges
         )
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
@@ -399,15 +382,17 @@ class _Runner:
         assert isinstance(opened, Environment)
         types = {each for side in (ran.expected, ran.actual) for each in side.dtypes.get("states", ())}
         change = max(map(eps_of, types), default=0.0)
-        return tuple(
-            self._drop_resets(
-                _drive(opened, self._plan, Follower(self._leader, lockstep=True, change=change, seed=number))
-            )
+        choosers = [
+            Follower(self._leader, lockstep=True, change=change, seed=number)
             for number in range(NUM_CHANGED if change else 0)
-        )
+        ]
+        return tuple(self._drop_resets(_drive(opened, self._plan, each)) for each in choosers)
 
     def _drop_resets(self, side: Side) -> Side:
-        return side if self._begins_alike else replace(side, columns=without_resets(side.columns))
+        if self._begins_alike:
+            return side
+        is_reset = side.columns.steps.kind == StepKind.RESET
+        return replace(side, columns=without_numbers(side.columns, GROUPS, is_reset))
 
 
 def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
@@ -462,7 +447,7 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         rounding=found.rounding.describe(),
         lockstep=ran.lockstep,
         slots=len(candidates.slot),
-        steps=int(np.bincount(_owners(ran.expected.columns)).max(initial=0)),
+        steps=int(_count_actions(ran.expected.columns).max(initial=0)),
         seed=int(candidates.seed[0]) if len(candidates.seed) else 0,
         minimum=dict(comparing.minimum),
         self_test=comparison.self_test,
@@ -479,18 +464,14 @@ def _agree_on_seeds(live: Sequence[Environment]) -> None:
 
 
 def _list_missing(sides: Sequence[EnvironmentInfo], minimum: Minimum) -> list[Coded]:
-    short = []
-    for name, number in minimum.items():
-        least = min(_evidence(side)[name] for side in sides)
-        if least < number:
-            short.append(f"{least:,} {EVIDENCE[name]}, {number:,} required")
-    rest = {name: number for name, number in minimum.items() if min(_evidence(side)[name] for side in sides) >= number}
+    attributes = {"ended": "episodes"}
+    least = {name: min(getattr(side, attributes.get(name, name)) for side in sides) for name in minimum}
+    short = [
+        f"{least[name]:,} {EVIDENCE[name]}, {num:,} required" for name, num in minimum.items() if least[name] < num
+    ]
+    rest = {name: number for name, number in minimum.items() if least[name] >= number}
     advice = f"take more steps, or {advise_minimum(rest)}"
     return [Code.TOO_LITTLE_EXERCISED.mark(f"too little was exercised: {'; '.join(short)}; {advice}")] if short else []
-
-
-def _evidence(side: EnvironmentInfo) -> dict[str, int]:
-    return {"ended": side.episodes, "resets": side.resets, "truncated": side.truncated, "rewards": side.rewards}
 
 
 def _describe_side(side: Side) -> EnvironmentInfo:
@@ -506,11 +487,9 @@ def _describe_side(side: Side) -> EnvironmentInfo:
     )
 
 
-def _owners(columns: Trajectories) -> NDArray[np.int64]:
-    """Return the candidate of each action: int64 [actions]."""
-    owner = np.repeat(np.arange(len(columns.candidates.slot)), columns.candidates.num_steps)
-    actions: NDArray[np.int64] = owner[columns.steps.kind == StepKind.STEP]
-    return actions
+def _count_actions(columns: Trajectories) -> NDArray[np.int64]:
+    """Return the number of actions of each candidate: int64 [N]."""
+    return count_where(columns.steps.kind == StepKind.STEP, starts_of(columns.candidates.num_steps))
 
 
 def _drive(environment: Environment, plan: Plan, chooser: Any, progress: Any = None) -> Side:

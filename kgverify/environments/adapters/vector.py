@@ -1,6 +1,7 @@
 """The adapter of the interface of `gymnasium.vector.VectorEnv`: it copies what is returned, and notices what is overwritten."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -27,16 +28,6 @@ from kgverify.errors import UserError
 
 STRIDE: Final = 1_000_003
 """The difference between the seeds of two episodes of a slot: a prime, so that a slot visits all rows of queries."""
-
-_CASTS: Final = {
-    "int64": "long",
-    "int32": "int",
-    "float32": "float",
-    "float64": "double",
-    "int8": "char",
-    "uint8": "byte",
-}
-"""The methods of tensors that change their type to one of NumPy."""
 
 
 class _Held(NamedTuple):
@@ -188,7 +179,7 @@ class VectorAdapter(Environment):
         _, first = next(walk(raw[0] if isinstance(raw, list) else raw))
         if not hasattr(first, "new_tensor"):
             return array.copy()
-        return getattr(first.reshape(-1)[:0], _CASTS[array.dtype.name])().new_tensor(array)
+        return sys.modules["torch"].tensor(array, device=first.device)
 
     def _hold(self, code: Overwritten, raw: Any, slots: NDArray[np.int64] | None = None) -> None:
         rows = self._all if slots is None else slots
