@@ -17,7 +17,7 @@ from kgverify.report import wording
 from kgverify.report.render.github import MOST_CAUSES, join_annotations
 from kgverify.report.render.junit import MOST_CASES, fail_case, make_case, render_suite, skip_case
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
-from kgverify.report.render.template import read_packed, render_template
+from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.render.terminal import STYLES, print_next
 
 
@@ -69,7 +69,7 @@ def list_causes(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
         yield make_visible(f"{cause.stage} ({what}): {size}"), condition
 
 
-def find_window(report: EnvironmentContent, divergence: Divergence) -> Window | None:
+def find_window(report: EnvironmentContent, divergence: Divergence | None) -> Window | None:
     """Return the rows around a divergence; None if the report does not have them."""
     return next((each for each in report.windows if report.divergences[each.divergence] is divergence), None)
 
@@ -130,21 +130,24 @@ def _render_window(window: Window) -> RenderableType:
 
 def render_html(report: EnvironmentContent) -> bytes:
     """Render the page. All text is escaped, and the page forbids all requests and all scripts."""
-    shown = report.first_divergence
+    values = _values_of(report)
     page = render_template(
         "environment.html",
         escape=make_visible,
         is_markup=True,
-        report=report,
-        shown=shown,
-        window=None if shown is None else find_window(report, shown),
-        title=describe_sides(report),
-        facts=[*list_facts(report)],
-        causes=[*list_causes(report)],
-        further=[each for each in report.divergences if each is not shown][:MOST_LISTED],
+        window=find_window(report, values["shown"]),
+        further=[each for each in report.divergences if each is not values["shown"]][:MOST_LISTED],
         style=read_packed("first_screen.css", "report.css"),
+        **values,
     )
     return page.encode()
+
+
+def _values_of(report: EnvironmentContent) -> Values:
+    """Return the values that both templates show."""
+    facts, causes = [*list_facts(report)], [*list_causes(report)]
+    title, shown = describe_sides(report), report.first_divergence
+    return {"report": report, "title": title, "shown": shown, "facts": facts, "causes": causes}
 
 
 MOST_LISTED: Final = 100
@@ -158,11 +161,7 @@ def render_markdown(report: EnvironmentContent) -> str:
         escape=escape_markdown,
         is_markup=False,
         filters=(escape_markdown_block,),
-        report=report,
-        shown=report.first_divergence,
-        title=describe_sides(report),
-        facts=[*list_facts(report)],
-        causes=[*list_causes(report)],
+        **_values_of(report),
     )
 
 
@@ -190,14 +189,10 @@ def render_annotations(report: EnvironmentContent) -> str:
     ]
     first = report.first_divergence
     shown = causes or ([(first.stage, "", first)] if first is not None else [])
-    errors = [
-        (
-            stage,
-            "\n".join(filter(None, (wording.describe_divergence(each), condition, wording.describe_values(each)))),
-            None,
-        )
-        for stage, condition, each in shown
-    ]
+    errors = []
+    for stage, condition, each in shown:
+        lines = wording.describe_divergence(each), condition, wording.describe_values(each)
+        errors.append((stage, "\n".join(filter(None, lines)), None))
     summary = [describe_sides(report), *(f"{title}: {text}" for title, text in list_facts(report))]
     return join_annotations(report.verdict, report.reasons, errors, summary)
 
