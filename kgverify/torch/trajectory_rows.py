@@ -114,8 +114,6 @@ class RowRecorder:
                 torch.zeros(*shape, kept, width, dtype=torch.float64),
             )
             self._at = torch.zeros(1, dtype=torch.int64)
-        # The part of the table for each tensor, so that a call makes no views.
-        self._parts: dict[tuple[int, str], list[Tensor]] = {}
         self._graphs: dict[tuple[str, ...], _Graph] = {}
         self.num_filled = 0
 
@@ -179,12 +177,10 @@ class RowRecorder:
 
     def _put(self, row: int, call: Call) -> None:
         for name in call.keys() & self._views.keys():
-            if (row, name) not in self._parts:
-                sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
-                parts = torch.split(self._views[name][row], sizes, 1)
-                self._parts[row, name] = [part.view(leaf.shape) for part, leaf in zip(parts, call[name], strict=True)]
-            for part, leaf in zip(self._parts[row, name], call[name], strict=True):
-                part.copy_(leaf)
+            sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
+            parts = torch.split(self._views[name][row], sizes, 1)
+            for part, leaf in zip(parts, call[name], strict=True):
+                part.view(leaf.shape).copy_(leaf)
 
     def take(self) -> PendingCopy[Block]:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""
