@@ -78,10 +78,8 @@ def set_up(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Recursion:
 def list_mistakes(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Iterator[tuple[str, Floats]]:
     """Yield the advantages that a mistake gives, with the mistake in words: "computed" + words."""
 
-    def take(**changes: Any) -> Floats:
-        factors: dict[str, Any] = {"gamma": gamma, "lam": lam, "bootstrap": bootstrap}
-        rows = steps._replace(**{name: each for name, each in changes.items() if name not in factors})
-        return set_up(rows, **factors | {name: each for name, each in changes.items() if name in factors}).solve()
+    def take(gamma: float = gamma, lam: float = lam, bootstrap: str = bootstrap, **columns: Any) -> Floats:
+        return set_up(steps._replace(**columns), gamma, lam, bootstrap).solve()
 
     right = set_up(steps, gamma, lam, bootstrap)
     (terminated, truncated), value = steps[2:4], steps.value

@@ -136,7 +136,7 @@ class RowRecorder:
         return self.num_filled == self._num_calls
 
     def _record(self, call: Call) -> None:
-        self._fill(call, self._present)
+        self._fill(call)
         if self._digest is not None:
             self._digest(self._table, self._counted, self._words, *self._bits)
         new = self._present, self._words, self._table.index_select(1, self._chosen)
@@ -144,27 +144,27 @@ class RowRecorder:
             whole.index_copy_(0, self._at, rows[None])
         self._at += 1
 
-    def _fill(self, call: Call, present: Tensor) -> None:
+    def _fill(self, call: Call) -> None:
         """Write the rows of a call to the table. A row that is not present may hold anything."""
         observed = {name: call[name] for name in ("observations", "masks", "states") if name in call}
         if "which" in call:
             self._put(1, observed)
-            present[0], present[1] = False, call["which"][0].reshape(-1)
-            self._ended &= ~present[1]
+            self._present[0], self._present[1] = False, call["which"][0].reshape(-1)
+            self._ended &= ~self._present[1]
             return
         self._put(0, {name: call[name] for name in call if name != "observations" or "final" not in call})
         flags = [call[name][0].reshape(-1).bool() for name in ("terminated", "truncated") if name in call]
         ends = torch.stack(flags).any(0)
-        present[0] = ~self._ended
+        self._present[0] = ~self._ended
         is_same_step = self._autoreset == "same_step"
         if self._autoreset == "disabled":
-            present[1] = False
+            self._present[1] = False
             self._ended |= ends
         else:
             self._put(1, observed)
-            present[1] = ends if is_same_step else self._ended
+            self._present[1] = ends if is_same_step else self._ended
             if not is_same_step:
-                torch.logical_and(ends, present[0], out=self._ended)
+                torch.logical_and(ends, self._present[0], out=self._ended)
         if "final" in call:
             pairs = zip(call["final"], call["observations"], strict=True)
             merged = [torch.where(ends.reshape(-1, *[1] * (one.ndim - 1)), one, two) for one, two in pairs]
