@@ -17,7 +17,7 @@ from kgverify.report import wording
 from kgverify.report.render.github import MOST_CAUSES, join_annotations
 from kgverify.report.render.junit import MOST_CASES, fail_case, make_case, render_suite, skip_case
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
-from kgverify.report.render.template import Values, read_packed, render_template
+from kgverify.report.render.template import read_packed, render_template
 from kgverify.report.render.terminal import STYLES, print_next
 
 
@@ -130,24 +130,19 @@ def _render_window(window: Window) -> RenderableType:
 
 def render_html(report: EnvironmentContent) -> bytes:
     """Render the page. All text is escaped, and the page forbids all requests and all scripts."""
-    values = _values_of(report)
     page = render_template(
         "environment.html",
         escape=make_visible,
         is_markup=True,
-        window=find_window(report, values["shown"]),
-        further=[each for each in report.divergences if each is not values["shown"]][:MOST_LISTED],
+        filters=_PHRASES,
+        report=report,
+        further=[each for each in report.divergences if each is not report.first_divergence][:MOST_LISTED],
         style=read_packed("first_screen.css", "report.css"),
-        **values,
     )
     return page.encode()
 
 
-def _values_of(report: EnvironmentContent) -> Values:
-    """Return the values that both templates show."""
-    facts, causes = [*list_facts(report)], [*list_causes(report)]
-    title, shown = describe_sides(report), report.first_divergence
-    return {"report": report, "title": title, "shown": shown, "facts": facts, "causes": causes}
+_PHRASES: Final = (describe_sides, list_facts, list_causes, find_window)
 
 
 MOST_LISTED: Final = 100
@@ -160,8 +155,8 @@ def render_markdown(report: EnvironmentContent) -> str:
         "environment.md.j2",
         escape=escape_markdown,
         is_markup=False,
-        filters=(escape_markdown_block,),
-        **_values_of(report),
+        filters=(escape_markdown_block, *_PHRASES),
+        report=report,
     )
 
 
