@@ -1,6 +1,5 @@
 """The prover's speed on CPU cores: against the reference, and as work grows."""
 
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import make_parser, print_header, print_row, run_apart
-from benchmarks.traces import write_chain, write_graph
+from benchmarks.traces import peak_mb, write_chain, write_graph
 from kgverify.api.inputs import make_pipeline
 from kgverify.engines.policy import make_two_tower
 from kgverify.engines.protocol import Engine
@@ -147,8 +146,7 @@ def measure_point(axis: str, value: int, mode: str) -> tuple[float, ...]:
         limits = Limits(max_depth=size["max_depth"])
         run = Run(load_graph(str(path)), limits, num_queries=size["queries"], num_corruptions=50)
         found = time_engine(run, make_entry(COMPILED, mode=mode, device="cpu"), draw(run), 0.0)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return found.warm_up, found.quartiles[1], memory
+    return found.warm_up, found.quartiles[1], peak_mb()
 
 
 def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
