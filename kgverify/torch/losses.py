@@ -133,7 +133,9 @@ class Training:
         inputs = [buffer.get(name) for name in ("observation", "action", "mask")]
         self._inputs = [None if each is None else tree_map(flatten, each) for each in inputs]
         earlier = [as_tensors(each) for each in theirs.get("earlier_parameters", ())]
-        self._earlier = [(f"the weights of {i} update{'s' * (i > 1)} before", each) for i, each in enumerate(earlier[::-1], 1)]
+        self._earlier = [
+            (f"the weights of {i} update{'s' * (i > 1)} before", each) for i, each in enumerate(earlier[::-1], 1)
+        ]
         state = {name: as_tensors(each) for name, each in (theirs.get("optimizer_state") or {}).items()}
         self._states = [{name: dict(state.get(name, {})) for name in self._weights} for _ in range(NUM_DRAWS + 1)]
 
