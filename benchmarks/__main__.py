@@ -20,10 +20,10 @@ from benchmarks import OUTPUTS, describe_machine, read_results, render_tables, s
 BENCHMARKS: Final = {
     "evaluator": ("evaluator", "the evaluator against the published design, on one GPU"),
     "gpus": ("evaluator", "one evaluation by several GPUs of one host"),
-    "cpu": ("evaluator", "the evaluators on CPU cores, against the reference"),
+    "cpu": ("speed", "the evaluators on CPU cores, against the reference"),
     "first-run": ("evaluator", "the time of the first command, cold and warm"),
     "comparison": ("traces", "the cost of recording, comparing and looking up traces"),
-    "growth": ("evaluator", "time and memory against facts, rules, queries and depth"),
+    "growth": ("speed", "time and memory against facts, rules, queries and depth"),
     "large-graph": ("traces", "the time and memory of reading a large graph"),
     "durability": ("durability", "killed writers and full disks"),
     "damage": ("durability", "damaged traces"),

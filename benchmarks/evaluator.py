@@ -1,8 +1,7 @@
-"""The prover's speed: against the published design on a GPU, on several GPUs, on CPU cores, at first, and as work grows."""
+"""The prover's speed: against the published design on a GPU, on several GPUs, and at first."""
 
 import gc
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -18,10 +17,9 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks import make_parser, print_header, print_row, run_apart, time_in_turn
+from benchmarks import make_parser, print_header, print_row, time_in_turn
 from benchmarks.baseline import PaddedEvaluator
-from benchmarks.traces import write_chain, write_graph
-from kgverify.bench import BenchResult
+from benchmarks.speed import PUBLISHED, draw
 from kgverify.engines.policy import make_two_tower, write_policy
 from kgverify.engines.protocol import Results
 from kgverify.graphs.load import load_graph
@@ -30,19 +28,12 @@ from kgverify.program.outcomes import Outcome
 from kgverify.prover.evaluator import Evaluator
 from kgverify.prover.execution.device import resolve_device
 from kgverify.prover.program.least_model import LeastModel
-from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet
 
 Result = TypeVar("Result")
 
 LIMITS: Final = Limits()
-PUBLISHED: Final = {"embedding": 250, "hidden": 256, "blocks": 8}
-
-
-def draw(run: Run) -> CandidateSet:
-    """Draw the candidates of a run."""
-    return draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
 
 def run_kgverify(*words: object, launcher: Sequence[str] = (sys.executable,), folder: str) -> Any:
@@ -249,43 +240,6 @@ def run_evaluator(words: list[str]) -> None:
         measure_against_baseline(bench, bench.load(options.graph))
 
 
-# CPU cores
-
-
-def run_cpu(words: list[str]) -> None:
-    """The evaluators on this machine's CPU cores against the reference, per candidate, measured by `kgverify bench`.
-
-        KGVERIFY_DATA=... python -m benchmarks cpu --graph countries family
-
-    Each evaluator proves all candidates, and the reference a sample; the results are compared before anything is timed.
-    """
-    parser = make_parser(run_cpu)
-    parser.add_argument("--graph", nargs="+", default=["countries", "family"])
-    parser.add_argument("--size", default="medium", help="as of `kgverify bench`")
-    parser.add_argument("--modes", default="native,default")
-    options = parser.parse_args(words)
-    print_header("graph", "policy", "engine", "candidates", "µs/candidate, median", "quartiles", "times the reference")
-    for graph in options.graph:
-        with tempfile.TemporaryDirectory() as folder:
-            published = write_published(graph, folder)
-            for label, policy in (
-                ("`shortest`", "shortest"),
-                ("`two_tower`, 2 × 64", "two_tower"),
-                ("`two_tower`, 8 × 256", published),
-            ):
-                given = ["--graph", graph, "--policy", policy, "--size", options.size, "--modes", options.modes]
-                found = run_kgverify("bench", *given, "--device", "cpu", folder=folder)
-                reference, *others = msgspec.convert(found, BenchResult).measurements
-                # The reference remembers scores. The warm-up is its first pass, and one as fast as those that are timed.
-                first = (reference.warm_up_seconds or 0.0) - statistics.median(reference.seconds)
-                slow = 1e6 * first / reference.num_candidates
-                print_row(graph, label, "reference, first pass", reference.num_candidates, f"{slow:,.0f}", "", "1.0")
-                for one in others:
-                    low, median, high = (1e6 * each for each in one.quartiles or ())
-                    speed = f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{slow / median:.1f}"
-                    print_row(graph, label, one.name, f"{one.num_candidates:,}", *speed)
-
-
 # Several GPUs
 
 
@@ -360,58 +314,3 @@ def run_first_run(words: list[str]) -> None:
         print_row("cold", f"{time_command(cache):.1f}")
         warm = [time_command(cache) for _ in range(NUM_WARM)]
         print_row(f"warm, median of {NUM_WARM}", f"{statistics.median(warm):.1f}")
-
-
-# Growth
-
-
-BASE: Final = {"facts": 20_000, "rules": 50, "queries": 20, "max_depth": 20}
-POINTS: Final = {
-    "facts": (20_000, 80_000, 320_000, 1_280_000),
-    "rules": (25, 50, 100, 200, 400),
-    "queries": (10, 40, 160, 640),
-    "max_depth": (8, 16, 32, 64, 128),
-}
-MEASURED: Final = ("warm-up, s", "µs/candidate", "peak memory, MB")
-
-
-def measure_point(axis: str, value: int, mode: str) -> tuple[float, ...]:
-    """Return the measured values of one point of an axis."""
-    size = BASE | {axis: value}
-    with tempfile.TemporaryDirectory() as folder:
-        graph = Path(folder, "graph")
-        if axis == "max_depth":
-            write_chain(graph, 2 * max(POINTS[axis]))
-        else:
-            write_graph(graph, size["facts"], size["rules"], num_relations=40, seed=0)
-        words = ["--graph", graph, "--device", "cpu", "--modes", mode, "--limits", f"max_depth={size['max_depth']}"]
-        words += ["--size", f"queries={size['queries']},corruptions=50,seconds=0"]
-        _, measured = msgspec.convert(run_kgverify("bench", *words, folder=folder), BenchResult).measurements
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    return measured.warm_up_seconds or 0.0, 1e6 * (measured.quartiles or (0, 0, 0))[1], memory
-
-
-def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
-    """Return the slope of the logarithm of what was measured against that of the values."""
-    return float(np.polyfit(np.log(values), np.log(np.maximum(measured, 1e-9)), 1)[0])
-
-
-def run_growth(words: list[str]) -> None:
-    """Time and memory of `kgverify bench` against facts, rules, queries and depth, with fitted exponents.
-
-        python -m benchmarks growth
-
-    An exponent is the slope of a line through the logarithms. More facts are of more entities, with the same number of facts
-    for each. The depth is measured on a chain, where every derivation takes all the steps that the limit allows.
-    """
-    parser = make_parser(run_growth)
-    parser.add_argument("--mode", default="native", help="of the evaluator")
-    parser.add_argument("--axes", nargs="+", choices=tuple(POINTS), default=list(POINTS))
-    options = parser.parse_args(words)
-    print_header("against", "from", "to", *(title for label in MEASURED for title in (label, "exponent")))
-    for axis in options.axes:
-        points = [run_apart(measure_point, axis, value, options.mode) for value in POINTS[axis]]
-        cells = []
-        for measured in zip(*points, strict=True):
-            cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(POINTS[axis], measured):.2f}"]
-        print_row(axis, f"{POINTS[axis][0]:,}", f"{POINTS[axis][-1]:,}", *cells)

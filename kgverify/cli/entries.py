@@ -90,7 +90,6 @@ ENTRIES: Final = {
     "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
     "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs.", compares=True),
-    "bench": Entry(_MEASURE, "commands.bench:bench", "Measure the speed of engines.", compares=True),
     "train": Entry(
         _MEASURE, "commands.train:train", "Train a policy to imitate the reference's proofs.", compares=True
     ),

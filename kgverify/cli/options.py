@@ -67,8 +67,7 @@ _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents
     "exclude_query": bool,
     "dialect": lambda text: read_dialect(Path(text)),
 }
-SIZED: Final[Kinds] = {"queries": int, "corruptions": str, "seconds": float}
-KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED, "--size": SIZED}
+KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED}
 """The keys of each option that takes pairs."""
 
 
@@ -261,7 +260,6 @@ GRAPH: Final = of_record("Graph and queries", 1)
 PROOFS: Final = of_record("Proofs", 2)
 EVALUATOR: Final = of_record("Compiled evaluator", 3)
 SMALL_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("tune",))
-BENCH_EVALUATOR: Final = of_record("Compiled evaluator", 3, without=("mode",))
 EQUALITY: Final = of_record("Comparison", 4)
 OWN: Final = of_record(None)
 RECORDING: Final = of_record(None, without=("as_reference", "scheduler"))

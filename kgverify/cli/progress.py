@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from rich.progress import (
 
 from kgverify.cli.entries import ENTRIES
 from kgverify.cli.output import JSON, LOG, QUIET, VERBOSE, restore_output, settings
+from kgverify.errors import UserError
 from kgverify.escaping import make_visible
 from kgverify.files import writing
 from kgverify.progress import show_part
@@ -112,6 +113,14 @@ def make_result_console(*, is_beside_file: bool = False) -> Screen:
         return _FirstLine(stderr=to_error)
     console = SafeConsole(stderr=to_error)
     return console if console.is_terminal else SafeConsole(stderr=to_error, width=PIPE_WIDTH)
+
+
+def make_console_beside(paths: Collection[str], where: str) -> Screen:
+    """Return the console for the text result beside files, one of which may be `-`. UserError for several of these."""
+    num_to_output = [*paths].count("-")
+    if num_to_output > 1:
+        raise UserError("only one format can go to standard output", where=where, fix="name files for the others")
+    return make_result_console(is_beside_file=bool(num_to_output))
 
 
 def print_lines(console: Screen, *lines: str, style: str = "") -> None:

@@ -78,13 +78,11 @@ def set_up(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Recursion:
 def list_mistakes(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Iterator[tuple[str, Floats]]:
     """Yield the advantages that a mistake gives, with the mistake in words: "computed" + words."""
 
-    def take(**changes: Any) -> Floats:
-        factors: dict[str, Any] = {"gamma": gamma, "lam": lam, "bootstrap": bootstrap}
-        rows = steps._replace(**{name: each for name, each in changes.items() if name not in factors})
-        return set_up(rows, **factors | {name: each for name, each in changes.items() if name in factors}).solve()
+    def take(gamma: float = gamma, lam: float = lam, bootstrap: str = bootstrap, **columns: Any) -> Floats:
+        return set_up(steps._replace(**columns), gamma, lam, bootstrap).solve()
 
     right = set_up(steps, gamma, lam, bootstrap)
-    (terminated, truncated), value, following = steps[2:4], steps.value, right.next_value
+    (terminated, truncated), value = steps[2:4], steps.value
     cut, none, goes_on = truncated & ~terminated, np.zeros_like(terminated), right.goes_on
     after = np.concatenate((value[1:], steps.last_value[None]))
     is_last = np.arange(len(value))[:, None] == len(value) - 1
@@ -106,28 +104,21 @@ def list_mistakes(steps: Steps, gamma: float, lam: float, bootstrap: str) -> Ite
     terms: dict[str, dict[str, Any]] = {
         "with the advantage of the next episode where an episode ends": {"goes_on": ~none},
         "with the advantage of the next episode where an episode is truncated": {"goes_on": goes_on | cut},
-        "with the value of the next episode where an episode ends": {"next_value": after},
-        "with the value of the next episode where an episode is truncated": {
-            "next_value": np.where(cut, after, following)
-        },
-        "with the value of the next episode where an episode terminates": {
-            "next_value": np.where(terminated, after, following)
-        },
-        "with the value before the last step where an episode is truncated": {
-            "next_value": np.where(cut, value, following)
-        },
         "with the value of the same row in place of the next one": {"next_value": np.where(goes_on, value, 0)},
-        "without the value after the last step": {"next_value": np.where(is_last & goes_on, 0, following)},
-        "with the value of the last row as the one after it": {
-            "next_value": np.where(is_last & goes_on, value, following)
-        },
-        "with the value after the last step, although the episode had ended": {
-            "next_value": np.where(is_last, after, following)
-        },
         "with lambda in place of gamma · lambda": {"decay": lam},
         "without gamma in the difference": {"gamma": 1.0},
         "without the value as baseline": {"value": 0 * value},
     }
+    for words, rows, following in (
+        ("with the value of the next episode where an episode ends", True, after),
+        ("with the value of the next episode where an episode is truncated", cut, after),
+        ("with the value of the next episode where an episode terminates", terminated, after),
+        ("with the value before the last step where an episode is truncated", cut, value),
+        ("without the value after the last step", is_last & goes_on, 0),
+        ("with the value of the last row as the one after it", is_last & goes_on, value),
+        ("with the value after the last step, although the episode had ended", is_last, after),
+    ):
+        terms[words] = {"next_value": np.where(rows, following, right.next_value)}
     for words, by in (("next", -1), ("previous", 1)):
         moved = {name: _shift(each, by) for name, each in steps._asdict().items()}
         inputs[f"with the done flag of the {words} row"] = {name: moved[name] for name in ("terminated", "truncated")}

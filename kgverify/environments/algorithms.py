@@ -1,7 +1,6 @@
 """The algorithms whose updates are verified, as their papers define them, with every choice that papers leave open."""
 
 from dataclasses import dataclass, fields
-from math import isnan
 from typing import Literal
 
 from kgverify.arguments import check_fields
@@ -16,13 +15,11 @@ class _Checked:
         check_fields(self)
         for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
             value = getattr(self, field.name)
-            numbers = [
-                each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, float | int)
-            ]
             most = 1.0 if field.name in ("gamma", "lam", "betas", "dampening") else float("inf")
             least = -float("inf") if field.name.endswith("coefficient") else 0.0
-            for number in numbers:
-                if isnan(number) or not least <= number <= most:
+            for number in value if isinstance(value, tuple) else (value,):
+                # NaN lies in no range.
+                if isinstance(number, float | int) and not least <= number <= most:
                     where = f"{type(self).__name__}({field.name}=...)"
                     raise UserError(f"expected a number from {least:g} to {most:g}, found {number:g}", where=where)
 

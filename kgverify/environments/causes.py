@@ -111,9 +111,9 @@ def describe_causes(
 def _join_stages(keys: Set[_Key], seen: Sequence["_Seen"]) -> dict[_Key, _Key]:
     """Return the stages and fields that are one fault, with its stage.
 
-    Without the state, the rows after a wrong observation show whether the state is wrong, and may mislead. But if one exact
-    condition holds for all rows that are wrong, also those after a wrong one, the observation is wrong; and if it only holds
-    for the first of each stretch, the state is.
+    Without the state, only the rows after a difference distinguish a wrong observation from a wrong state, and they may mislead.
+    If one exact condition holds for all wrong rows, the observation is wrong. If it holds for the first wrong row of each
+    stretch, the state is wrong.
     """
     joined: dict[_Key, _Key] = {}
     for root in {root for _, root in keys}:
@@ -204,6 +204,7 @@ class _Seen:
         self._agree = {name: pairs.agree(column) for name, column in names.items()}
         self._agree[ENDS] = self._agree["terminated"] & self._agree["truncated"]
         self._differs = ~np.logical_and.reduce(list(self._agree.values()))
+        self._is_first = self._has_none_before(self._differs)
         self._is_valid, self._is_local = self._count()
 
     def _has_none_before(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -231,8 +232,13 @@ class _Seen:
     @cached_property
     def _located(self) -> dict[int, tuple[str, str]]:
         """The stage and the field of rows that differ, as far as they count."""
-        rows = np.flatnonzero(self._differs & (self._is_valid | self._is_local))
-        rows = self._thin(rows, MOST_LOCATED)
+        if self.lockstep:
+            divergences = self.compared.comparison.divergences
+            keys = {(each.candidate, each.step): _key_of(each.stage, each.field) for each in divergences}
+            rows = np.flatnonzero(self._differs & self._is_first)
+            places = zip(rows.tolist(), self.slot[rows].tolist(), self.number[rows].tolist(), strict=True)
+            return {row: keys[slot, number] for row, slot, number in places if (slot, number) in keys}
+        rows = self._thin(np.flatnonzero(self._differs & self._is_local), MOST_LOCATED)
         found = [
             RowPair(*self.compared.readers, int(self.left[row]), int(self._right[row])).find() for row in rows.tolist()
         ]
@@ -250,8 +256,8 @@ class _Seen:
         """Return the rows that are instances of a cause, and the wrong ones among them: int64 [n] and bool [n]."""
         ((root, *_),) = {key[1:] for key in keys}
         counts = self._is_local if stage in LOCAL else self._is_valid
-        if is_first and not self.lockstep:
-            counts = counts & self._has_none_before(self._differs)
+        if is_first:
+            counts = counts & self._is_first
         is_wrong = np.zeros(len(counts), np.bool_)
         is_wrong[[row for row, key in self._located.items() if key in keys]] = True
         is_wrong &= counts

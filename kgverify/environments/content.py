@@ -1,7 +1,5 @@
 """The content of a report on two environments: the data that every rendering reads."""
 
-from typing import Any
-
 import msgspec
 
 from kgverify.codes import Coded
@@ -39,7 +37,6 @@ class EnvironmentContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     slots, steps, seed: what was driven: the slots, the actions of each, and the seed of the first slot
     windows:     the rows around the first divergences
     shrunk:      the smallest comparison found that shows the first divergence; None if none was sought
-    job:         what runs the comparison again
     """
 
     verdict: Verdict
@@ -61,7 +58,6 @@ class EnvironmentContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     windows: tuple[Window, ...] = ()
     shrunk: Shrunk | None = None
     command: str = ""
-    job: dict[str, Any] | None = None
 
     @property
     def first_divergence(self) -> Divergence | None:

@@ -69,7 +69,7 @@ def list_causes(report: EnvironmentContent) -> Iterator[tuple[str, str]]:
         yield make_visible(f"{cause.stage} ({what}): {size}"), condition
 
 
-def find_window(report: EnvironmentContent, divergence: Divergence) -> Window | None:
+def find_window(report: EnvironmentContent, divergence: Divergence | None) -> Window | None:
     """Return the rows around a divergence; None if the report does not have them."""
     return next((each for each in report.windows if report.divergences[each.divergence] is divergence), None)
 
@@ -130,21 +130,19 @@ def _render_window(window: Window) -> RenderableType:
 
 def render_html(report: EnvironmentContent) -> bytes:
     """Render the page. All text is escaped, and the page forbids all requests and all scripts."""
-    shown = report.first_divergence
     page = render_template(
         "environment.html",
         escape=make_visible,
         is_markup=True,
+        filters=_PHRASES,
         report=report,
-        shown=shown,
-        window=None if shown is None else find_window(report, shown),
-        title=describe_sides(report),
-        facts=[*list_facts(report)],
-        causes=[*list_causes(report)],
-        further=[each for each in report.divergences if each is not shown][:MOST_LISTED],
+        further=[each for each in report.divergences if each is not report.first_divergence][:MOST_LISTED],
         style=read_packed("first_screen.css", "report.css"),
     )
     return page.encode()
+
+
+_PHRASES: Final = (describe_sides, list_facts, list_causes, find_window)
 
 
 MOST_LISTED: Final = 100
@@ -157,12 +155,8 @@ def render_markdown(report: EnvironmentContent) -> str:
         "environment.md.j2",
         escape=escape_markdown,
         is_markup=False,
-        filters=(escape_markdown_block,),
+        filters=(escape_markdown_block, *_PHRASES),
         report=report,
-        shown=report.first_divergence,
-        title=describe_sides(report),
-        facts=[*list_facts(report)],
-        causes=[*list_causes(report)],
     )
 
 
@@ -190,14 +184,10 @@ def render_annotations(report: EnvironmentContent) -> str:
     ]
     first = report.first_divergence
     shown = causes or ([(first.stage, "", first)] if first is not None else [])
-    errors = [
-        (
-            stage,
-            "\n".join(filter(None, (wording.describe_divergence(each), condition, wording.describe_values(each)))),
-            None,
-        )
-        for stage, condition, each in shown
-    ]
+    errors = []
+    for stage, condition, each in shown:
+        lines = wording.describe_divergence(each), condition, wording.describe_values(each)
+        errors.append((stage, "\n".join(filter(None, lines)), None))
     summary = [describe_sides(report), *(f"{title}: {text}" for title, text in list_facts(report))]
     return join_annotations(report.verdict, report.reasons, errors, summary)
 

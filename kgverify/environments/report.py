@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from kgverify.environments.content import EnvironmentContent
-from kgverify.environments.content import EnvironmentInfo as EnvironmentInfo
 from kgverify.environments.render import FORMATS, print_report
 from kgverify.files.writing import write_file
 from kgverify.report.render.terminal import draw_text

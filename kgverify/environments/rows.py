@@ -74,26 +74,26 @@ class Window(msgspec.Struct, frozen=True):
 
 def show_rows(index: int, raw: Divergence, readers: tuple[RowReader, RowReader]) -> Window:
     """Return the rows around a difference. raw: the difference as the comparer of columns found it."""
-    bounds = [reader.first[raw.candidate : raw.candidate + 2].tolist() for reader in readers]
-    firsts, ends = zip(*bounds, strict=True)
     step = max(0, raw.step)
-    reader, first = next(
-        ((reader, first) for reader, (first, end) in zip(readers, bounds, strict=True) if first + step < end),
-        (readers[0], firsts[0]),
-    )
+    bounds = [reader.first[raw.candidate : raw.candidate + 2].tolist() for reader in readers]
+    at = [first + step for first, _ in bounds]
+    is_within = [row < end for row, (_, end) in zip(at, bounds, strict=True)]
+    longer = int(is_within == [False, True])
+    reader, row = readers[longer], at[longer]
     # In lockstep a candidate is a single action, and the rows before it are those of the same slot.
-    before = min(MOST_BEFORE, first + step - reader.rows_of(int(reader.slot[first])).start) if len(reader.slot) else 0
-    columns = list(_choose_columns(readers, [first + step for first in firsts], ends))
+    before = min(MOST_BEFORE, row - reader.rows_of(int(reader.slot[row - step])).start) if len(reader.slot) else 0
+    columns = list(_choose_columns(readers, at if all(is_within) else None))
     rows = []
-    for offset in range(step - before, step + 1):
-        row = first + offset
+    for offset in range(-before, 1):
         sides = [
-            _cells(side, begin + offset, columns) if begin + offset < end else ()
-            for side, begin, end in zip(readers, firsts, ends, strict=True)
+            _cells(side, own + offset, columns) if own + offset < end else ()
+            for side, own, (_, end) in zip(readers, at, bounds, strict=True)
         ]
-        cells = [_show_both(*pair) for pair in zip(*sides, strict=True)] if all(sides) else []
-        left, right = zip(*cells, strict=True) if cells else (_show(each) for each in sides)
-        rows.append(Row(int(reader.number[row]), StepKind(reader.steps.kind[row]).name.lower(), left, right))
+        # A side without this row is shown as the other one, and then left out.
+        cells = [_show_both(*pair) for pair in zip(sides[0] or sides[1], sides[1] or sides[0], strict=True)]
+        left, right = (tuple(pair[i] for pair in cells) if sides[i] else () for i in (0, 1))
+        kind = StepKind(reader.steps.kind[row + offset])
+        rows.append(Row(int(reader.number[row + offset]), kind.name.lower(), left, right))
     return Window(index, tuple(name for name, _, _ in columns), tuple(rows))
 
 
@@ -101,32 +101,27 @@ _Column = tuple[str, str, int]
 """A name, the group or column of the steps, and the index of a number in the group, or -1."""
 
 
-def _choose_columns(readers: tuple[RowReader, RowReader], rows: list[int], ends: tuple[int, ...]) -> Iterator[_Column]:
-    """Yield the columns that are shown: the action, the scalars that both sides have, and the numbers that differ."""
+def _choose_columns(readers: tuple[RowReader, RowReader], rows: list[int] | None) -> Iterator[_Column]:
+    """Yield the columns that are shown: the action, the scalars that both sides have, and the numbers that differ.
+
+    rows: the row of each side; None if a side lacks it
+    """
     both = [reader.side for reader in readers]
-    is_within = all(row < end for row, end in zip(rows, ends, strict=True))
-    known = both[0].known & both[1].known
-    yield from _choose_numbers(readers, rows, "actions", is_within=is_within)
-    yield from ((name, name, -1) for name in _SCALARS if name in known)
+    yield from _choose_numbers(readers, rows, "actions")
+    yield from ((name, name, -1) for name in _SCALARS if name in both[0].known & both[1].known)
     yield "ends", "ends", -1
     for group in ("observations", "masks", "states", "hidden"):
         if group in both[0].names and group in both[1].names:
-            yield from _choose_numbers(readers, rows, group, is_within=is_within)
+            yield from _choose_numbers(readers, rows, group)
 
 
-def _choose_numbers(
-    readers: tuple[RowReader, RowReader], rows: list[int], group: str, *, is_within: bool
-) -> Iterator[_Column]:
+def _choose_numbers(readers: tuple[RowReader, RowReader], rows: list[int] | None, group: str) -> Iterator[_Column]:
     """Yield the numbers of a group that differ, or the first ones of an action or an observation."""
-    names = readers[0].side.names.get(group, ())
-    left, right = (
-        (reader.numbers(group, row) for reader, row in zip(readers, rows, strict=True)) if is_within else ((), ())
-    )
-    differing = []
-    if len(left) == len(right):
-        differing = (
-            np.flatnonzero(~((left == right) | (np.isnan(left) & np.isnan(right)))).tolist() if len(left) else []
-        )
+    names, differing = readers[0].side.names.get(group, ()), []
+    if rows is not None:
+        left, right = (reader.numbers(group, row) for reader, row in zip(readers, rows, strict=True))
+        if len(left) == len(right):
+            differing = np.flatnonzero(~((left == right) | (np.isnan(left) & np.isnan(right)))).tolist()
     shown = differing or ([*range(len(names))] if group in ("actions", "observations") else [])
     yield from ((names[i] if i < len(names) else f"{group}[{i}]", group, i) for i in shown[:MOST_NUMBERS])
 
@@ -145,10 +140,6 @@ def _cells(reader: RowReader, row: int, columns: list[_Column]) -> tuple[float |
         else:
             values.append(float(getattr(reader.steps, column)[row]) if is_step else None)
     return tuple(values)
-
-
-def _show(cells: tuple[float | str | None, ...]) -> tuple[str, ...]:
-    return tuple(_show_both(each, each)[0] for each in cells)
 
 
 def _show_both(left: float | str | None, right: float | str | None) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """The search for the smallest comparison of two environments that shows a difference: fewest slots and actions."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,9 @@ from kgverify.environments.protocol import ActionSpace, Leaves, RandomPolicy
 from kgverify.environments.trajectory import Stage
 from kgverify.errors import UserError
 from kgverify.runs.delta_debugging import minimize
+
+MOST_SECONDS: Final = 60.0
+"""The time of a search: an environment of processes, or one that is compiled, takes seconds to open."""
 
 MOST_TRIED: Final = 250
 """The most comparisons of a search."""
@@ -102,7 +106,7 @@ def test_environments_agree() -> None:
 
 
 class _Spent(Exception):
-    """The search made as many comparisons as it may."""
+    """The search made as many comparisons, or took as much time, as it may."""
 
 
 class Shrinker:
@@ -114,7 +118,7 @@ class Shrinker:
 
     def __init__(self, target: Divergence, space: ActionSpace, run: Callable[[Case], Tried], tried: Tried) -> None:
         self._target, self._space, self._run, self._whole = target, space, run, tried.case
-        self._num_tried = 0
+        self._num_tried, self._until = 0, time.monotonic() + MOST_SECONDS
         self._best = tried, self._matching(tried)[0]
 
     def shrink(self) -> Shrunk:
@@ -168,7 +172,7 @@ class Shrinker:
 
     def _compare(self, case: Case) -> tuple[Tried, list[Divergence]] | None:
         """Compare a case, and return the divergences that are sought; None without any."""
-        if self._num_tried >= MOST_TRIED:
+        if self._num_tried >= MOST_TRIED or time.monotonic() > self._until:
             raise _Spent
         self._num_tried += 1
         try:

@@ -175,6 +175,7 @@ class Ran(NamedTuple):
     begins_alike: whether the same seeds begin the same episodes on both sides
     space:   the space of actions; None if both were recorded
     states:  the states from which the leader's actions were taken; empty if they are not shown
+    ranges:  the least and the greatest action of both sides, in words, if they differ
     """
 
     expected: Side
@@ -184,6 +185,7 @@ class Ran(NamedTuple):
     begins_alike: bool = True
     space: ActionSpace | None = None
     states: Sequence[Sequence[Leaves]] = ()
+    ranges: tuple[str, ...] = ()
 
 
 def compare_environments(
@@ -205,7 +207,13 @@ def compare_environments(
             divergences, causes = describe_causes(found, further, lockstep=ran.lockstep)
         report = msgspec.structs.replace(report, divergences=divergences, causes=causes)
         if comparing.shrinks and sides is not None:
-            report = msgspec.structs.replace(report, shrunk=_shrink(report, ran, found, sides, comparing))
+            shrunk = _shrink(report, ran, found, sides, comparing)
+            odd = shrunk is not None and not shrunk.repeats
+            notes = (
+                *report.notes,
+                *(["the smallest comparison does not repeat itself: a side is not deterministic"] * odd),
+            )
+            report = msgspec.structs.replace(report, shrunk=shrunk, notes=notes)
     return report, found
 
 
@@ -310,6 +318,12 @@ class _Runner:
                 where="actions",
                 fix="compare environments that take the same actions",
             )
+        is_same = all(
+            np.array_equal(*both)
+            for each in spaces
+            for both in ((each.low, spaces[0].low), (each.high, spaces[0].high))
+        )
+        self._ranges = () if is_same else tuple(f"{each.low.min():g} to {each.high.max():g}" for each in spaces)
         _agree_on_seeds(self._live)
         self._has_states = len(self._live) == 2 and all(side.has_states for side in self._live)
         self._lockstep = self._choose_lockstep()
@@ -358,7 +372,9 @@ class _Runner:
         self._leader = leader
         sides = [self._drop_resets(side) for side in sides]
         states = leader.states if self._has_states else ()
-        return Ran(sides[0], sides[1], tuple(unsteady), self._lockstep, self._begins_alike, self._space, states)
+        return Ran(
+            sides[0], sides[1], tuple(unsteady), self._lockstep, self._begins_alike, self._space, states, self._ranges
+        )
 
     def change_states(self, ran: Ran) -> tuple[Side, ...]:
         """Run the expected side again, from states that differ in the last place of the coarser of both types."""
@@ -408,6 +424,8 @@ def judge(ran: Ran, found: Compared, comparing: Comparing) -> EnvironmentReport:
         notes.append("not compared, since the sides begin their episodes differently: what a reset returned")
     if not any(side.truncated for side in sides):
         notes.append("no episode was truncated, so nothing is known of what follows a truncation")
+    if ran.ranges:
+        notes.append(f"the actions differ, {' and '.join(ran.ranges)}, and both sides took those of the expected one")
     unknown = ran.expected.columns_known ^ ran.actual.columns_known
     if named := sorted(re.sub(r"^steps\.|\.number$", "", name) for name in unknown if "num_" not in name):
         notes.append(f"not compared, since one side does not have it: {', '.join(named)}")

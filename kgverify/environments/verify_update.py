@@ -23,6 +23,8 @@ _OPTIONAL: Final = ("final_value", "last_value", "log_probability", "action", "o
 _STEP: Final = ("index", "losses", "gradients", "scaled_gradients", "parameters")
 _THEIRS: Final = ("advantages", "returns", *_STEP, "minibatches", "optimizer_state", "earlier_parameters")
 _TERMS: Final = ("policy", "value", "entropy", "total")
+_METHODS: Final = {"evaluate_actions": (1, 0, 2), "get_action_and_value": (1, 3, 2)}
+"""The methods that evaluate a policy: the places of log-probability, value and entropy in what each returns."""
 MOST_EXPLANATIONS: Final = 3
 MARGIN: Final = 4.0
 """The ratio of the rounding of a mistaken computation to that of the right one, at most."""
@@ -145,16 +147,14 @@ def _check_names(buffer: Mapping[str, Any], theirs: Mapping[str, Any], policy: A
 
 
 def _find_method(policy: Any) -> Callable[..., Any]:
-    name, order = "evaluate_actions", (1, 0, 2)
-    if not hasattr(policy, name):
-        name, order = "get_action_and_value", (1, 3, 2)
-    if not hasattr(policy, name):
+    name = next((each for each in _METHODS if hasattr(policy, each)), "")
+    if not name:
         message = f"{type(policy).__name__} has neither evaluate_actions nor get_action_and_value"
         raise UserError(message, where="policy", fix="give evaluate=, a function that evaluates the policy")
 
     def evaluate(module: Any, observation: Any, action: Any, mask: Any) -> tuple[Any, ...]:
         found = getattr(module, name)(observation, action, *(() if mask is None else (mask,)))
-        return tuple(found[i] for i in order)
+        return tuple(found[i] for i in _METHODS[name])
 
     return evaluate
 
@@ -196,9 +196,8 @@ class _Check:
 
     def report(self) -> UpdateReport:
         """Return the report of what was judged."""
-        for stage in (stage for stage, count in self._compared.items() if not count):
-            reason = f"every number is smaller than the rounding of {self._precision[stage]}"
-            self._not_compared.setdefault(stage, reason)
+        for stage in [stage for stage, count in self._compared.items() if not count]:
+            self._not_compared[stage] = f"every number is smaller than the rounding of {self._precision[stage]}"
         compared = {stage: count for stage, count in self._compared.items() if count}
         verdict = Verdict.DIVERGE if self._divergences else Verdict.AGREE if compared else Verdict.INCONCLUSIVE
         nothing = Code.NOTHING_COMPARED.mark("nothing was compared: give theirs, and the policy for losses")
@@ -238,7 +237,7 @@ class _Check:
         known = np.where(self._valid, expected, np.nan)
         one = {"expected": {name: known}, "bounds": {name: bound}, "actual": actual, "mistakes": listed}
         stage = SimpleNamespace(name="advantage", minibatch=None, null=None, **one)
-        self.judge(stage, None if local is None else {name: local})
+        self.judge(stage, local)
 
     def judge_training(
         self, theirs: Mapping[str, Any], algorithm: PPO, policy: Any, evaluate: Callable[..., Any], on_policy: bool
@@ -272,7 +271,7 @@ class _Check:
                 self._add(-1, number, "update", "index", 1.0, float(count), evidence, True)
                 return
 
-    def judge(self, stage: Any, local: Mapping[str, Floats] | None = None) -> None:
+    def judge(self, stage: Any, local: Floats | None = None) -> None:
         """Compare the numbers of a stage, and keep its first difference with the explanation.
 
         local: what is expected from their own number of the next row, to find the rows that go wrong by themselves
@@ -293,8 +292,8 @@ class _Check:
         if not name or any(each.stage == stage.name for each in self._divergences):
             return
         shown, wrong = expected[name], differs[name]
-        if local is not None and (apart := wrong & ~(np.abs(actual[name] - local[name]) <= bounds[name])).any():
-            shown, wrong = local[name], apart
+        if local is not None and (apart := wrong & ~(np.abs(actual[name] - local) <= bounds[name])).any():
+            shown, wrong = local, apart
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         values = float(shown[index]), float(actual[name][index])
         why = _explain(expected, bounds, actual, differs, stage.mistakes())

@@ -1,4 +1,4 @@
-"""The proofs of a triple, or what prevents one, as text, DOT and SVG."""
+"""The proofs of a triple, or what prevents one, as text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +12,9 @@ from kgverify.program.fact_index import FactIndex
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program, Source, render_named
 from kgverify.report.proof_tree import Tree, TreeLine
-from kgverify.report.render.svg import ROW, Line, Picture, Text
 
 LACKING: Final = "lacking"
 """The note of an atom that is lacking."""
-_INDENT: Final = 22
-"""The indentation of a body in an image, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,42 +91,6 @@ class Why(ShownAsText):
             return f"{number}: with {', '.join(lacking)}"
         beyond = f", more than max_depth {self.max_depth}" if num > self.max_depth else ""
         return f"{number}: {count_of(num, 'clause')}{beyond}"
-
-    def render_dot(self) -> str:
-        """Return the proofs as a graph in Graphviz's language, with an arrow from each body atom to the atom it helps prove."""
-        lines = ["digraph proofs {", "  node [shape=box, fontname=monospace]; rankdir=BT;"]
-        for number, tree in enumerate(self.trees):
-            above: list[str] = []
-            for i, line in enumerate(tree):
-                name = f"n{number}_{i}"
-                label = _quote_dot(f"{line.atom}\n{line.clause or line.note}")
-                lines.append(f"  {name} [label={label}{', style=dashed' * (line.note == LACKING)}];")
-                above[line.depth :] = [name]
-                if line.depth:
-                    lines.append(f"  {name} -> {above[line.depth - 1]};")
-        return "\n".join([*lines, "}", ""])
-
-    def render_svg(self) -> str:
-        """Return the proofs as an SVG image, with each body below its head."""
-        y = ROW
-        shapes: list[Text | Line] = []
-        for number, tree in enumerate(self.trees, 1):
-            y += 2 * ROW
-            shapes.append(Text(0, y, self._title(number, tree), "bold"))
-            above: list[int] = []
-            for line in tree:
-                y += ROW
-                above[line.depth :] = [y]
-                x = _INDENT * line.depth
-                shapes.append(Text(x + _INDENT, y, f"{line.atom}   {line.clause or line.note}", line.note))
-                if line.depth:
-                    shapes.append(Line(x + 5, above[line.depth - 1] + 5, f"V{y - 4}H{x + _INDENT - 4}"))
-        return Picture(self.headline, tuple(shapes)).render()
-
-
-def _quote_dot(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "\\n".join(map(make_visible, escaped.split("\n"))) + '"'
 
 
 def describe_proofs(program: Program, atom: Atom, found: FoundProofs, *, max_depth: int, is_excluded: bool) -> Why:

@@ -133,7 +133,9 @@ class Training:
         inputs = [buffer.get(name) for name in ("observation", "action", "mask")]
         self._inputs = [None if each is None else tree_map(flatten, each) for each in inputs]
         earlier = [as_tensors(each) for each in theirs.get("earlier_parameters", ())]
-        self._earlier = [(f"the weights of {i} updates before", each) for i, each in enumerate(earlier[::-1], 1)]
+        self._earlier = [
+            (f"the weights of {i} update{'s' * (i > 1)} before", each) for i, each in enumerate(earlier[::-1], 1)
+        ]
         state = {name: as_tensors(each) for name, each in (theirs.get("optimizer_state") or {}).items()}
         self._states = [{name: dict(state.get(name, {})) for name in self._weights} for _ in range(NUM_DRAWS + 1)]
 
@@ -141,6 +143,14 @@ class Training:
         with torch.no_grad():
             for name, each in values.items():
                 self._weights[name].copy_(each)
+
+    def _compute_by(self, others: Iterable[tuple[str, Tensors]], compute: Callable[[], Tensors]) -> Mistakes:
+        """Yield the numbers that other weights give, and load the present ones again."""
+        now = {name: each.detach().clone() for name, each in self._weights.items()}
+        for words, other in others:
+            self._load(other)
+            yield f"with {words}", compute()
+        self._load(now)
 
     def _run(self, chosen: Tensor, use_mask: bool = True) -> tuple[Tensor, ...]:
         """Return log-probability, value and entropy of some rows; entropy 0 if the policy has none."""
@@ -181,7 +191,7 @@ class Training:
 
     def _find_choices(self, batches: Any) -> Stage:
         """Return the log-probabilities and values by the policy before the update."""
-        rows, shape, now = self._rows, self.shape, {name: each.detach().clone() for name, each in self._weights.items()}
+        rows, shape = self._rows, self.shape
 
         def compute(seed: int, chosen: Tensor = rows, use_mask: bool = True) -> dict[str, Tensor]:
             found = self._run(chosen, use_mask)
@@ -190,10 +200,7 @@ class Training:
         def list_mistakes() -> Mistakes:
             after = [as_tensors(each.get("parameters")) for each in batches]
             others = [(f"the weights after minibatch {i}", each) for i, each in enumerate(after)]
-            for words, other in [*self._earlier, *others]:
-                self._load(other)
-                yield f"with {words}", compute(0)
-            self._load(now)
+            yield from self._compute_by([*self._earlier, *others], partial(compute, 0))
             places = {"next step": shape[1], "previous step": -shape[1], "next slot": 1, "previous slot": -1}
             for words, by in places.items():
                 yield f"with the observation and action of the {words}", compute(0, (rows + by) % len(rows))
@@ -229,11 +236,7 @@ class Training:
         def list_mistakes() -> Mistakes:
             yield from list_loss_mistakes(algorithm, evaluate())
             yield "without the mask", compute_losses(algorithm, evaluate(use_mask=False))
-            now = {name: each.detach().clone() for name, each in self._weights.items()}
-            for words, other in self._earlier:
-                self._load(other)
-                yield f"with {words}", compute_losses(algorithm, evaluate())
-            self._load(now)
+            yield from self._compute_by(self._earlier, lambda: compute_losses(algorithm, evaluate()))
 
         def list_gradients() -> Mistakes:
             if before:
@@ -388,7 +391,7 @@ def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
         scaled = (grid - grid.mean(axis, keepdim=True)) / (grid.std(axis, keepdim=True) + algorithm.normalize_eps)
         own = {"advantage": scaled.reshape(-1)[rows.chosen], "normalize_advantages": "never"}
         changes[f"with advantages normalised over {words}"] = own
-    size, (t, n, _) = len(rows.whole["advantage"]), rows.shape
+    size, (t, n, num_actions) = len(rows.whole["advantage"]), rows.shape
     for words, other in (
         ("of the next step", (rows.chosen + n) % size),
         ("of the previous step", (rows.chosen - n) % size),
@@ -410,45 +413,43 @@ def list_loss_mistakes(algorithm: Any, rows: Rows) -> Mistakes:
     yield "with the smaller value loss in place of the larger one", _add_up(algorithm, right, value=smaller)
     yield "with the larger surrogate in place of the smaller one", _add_up(algorithm, right, policy=larger)
     yield "with the smooth L1 loss of values", _add_up(algorithm, right, value=huber)
+    factors = {"with the opposite sign": -1.0, "left out": 0.0, "halved": 0.5, "doubled": 2.0}
+    sizes = {"rows of the minibatch": len(rows.chosen), "steps": t, "slots": n, "rows": size, "actions": num_actions}
+    for words, number in sizes.items():
+        factors |= {f"multiplied by the number of {words}": number, f"divided by the number of {words}": 1 / number}
     for name in ("policy", "value", "entropy"):
-        for words, factor in _list_factors(rows):
+        for words, factor in factors.items():
             yield f"with the {name} term {words}", _add_up(algorithm, right, **{name: factor * right[name]})
 
 
-def _list_factors(rows: Rows) -> Iterator[tuple[str, float]]:
-    yield from (("with the opposite sign", -1.0), ("left out", 0.0), ("halved", 0.5), ("doubled", 2.0))
-    t, n, num_actions = rows.shape
-    sizes = {"rows of the minibatch": len(rows.chosen), "steps": t, "slots": n, "rows": t * n, "actions": num_actions}
-    for words, size in sizes.items():
-        yield f"multiplied by the number of {words}", float(size)
-        yield f"divided by the number of {words}", 1 / size
-
-
-def scale_down(algorithm: Any, gradients: Tensors, most: float | None = None) -> dict[str, Tensor]:
+def scale_down(algorithm: Any, gradients: Tensors) -> dict[str, Tensor]:
     """Return the gradients with a limited norm over all of them, as torch.nn.utils.clip_grad_norm_ computes it."""
-    most = algorithm.max_grad_norm if most is None else most
+    most = algorithm.max_grad_norm
     if most is None:
         return dict(gradients)
-    norm = torch.stack([each.square().sum() for each in gradients.values()]).sum().sqrt()
+    norm = _norm_of(gradients)
     return {name: each * (most / (norm + 1e-6)).clamp(max=1.0) for name, each in gradients.items()}
+
+
+def _norm_of(gradients: Tensors) -> Tensor:
+    return torch.stack([each.square().sum() for each in gradients.values()]).sum().sqrt()
 
 
 def _list_scaled(algorithm: Any, right: Tensors) -> Mistakes:
     most = algorithm.max_grad_norm
-    if most is not None and right:
-        yield "scaled down to the largest norm", scale_down(algorithm, right)
-        yield "not scaled down to the largest norm", right
-        yield (
-            "scaled down each by itself",
-            {name: scale_down(algorithm, {"": each})[""] for name, each in right.items()},
-        )
-        yield (
-            "clipped number by number at the largest norm",
-            {name: each.clamp(-most, most) for name, each in right.items()},
-        )
-        norm = torch.stack([each.square().sum() for each in right.values()]).sum().sqrt()
-        yield "scaled up to the largest norm, too", {name: each * (most / norm) for name, each in right.items()}
-        yield "divided by their norm", {name: each / norm for name, each in right.items()}
+    if most is None or not right:
+        return
+    norm = _norm_of(right)
+    yield "scaled down to the largest norm", scale_down(algorithm, right)
+    yield "not scaled down to the largest norm", right
+    rules: dict[str, Callable[[Tensor], Tensor]] = {
+        "scaled down each by itself": lambda each: scale_down(algorithm, {"": each})[""],
+        "clipped number by number at the largest norm": lambda each: each.clamp(-most, most),
+        "scaled up to the largest norm, too": lambda each: each * (most / norm),
+        "divided by their norm": lambda each: each / norm,
+    }
+    for words, rule in rules.items():
+        yield words, {name: rule(each) for name, each in right.items()}
 
 
 def take_step(
@@ -515,10 +516,8 @@ def list_update_mistakes(
         yield f"from {words}", take(weights={**weights, **other})
     twice = {name: dict(each) for name, each in states.items()}
     yield "with two steps", take_step(rule, take_step(rule, weights, scaled, twice), scaled, twice)
-    yield (
-        "without the optimizer's state of earlier steps",
-        take_step(rule, weights, scaled, {name: {} for name in weights}),
-    )
+    fresh: dict[str, dict[str, Any]] = {name: {} for name in weights}
+    yield "without the optimizer's state of earlier steps", take_step(rule, weights, scaled, fresh)
     changes: dict[str, dict[str, Any]] = {"without weight decay": {"weight_decay": 0.0}}
     for factor in (10.0, 0.1, 2.0, 0.5):
         changes[f"with {factor:g} times the learning rate"] = {"lr": rule.lr * factor}
@@ -537,7 +536,5 @@ def list_update_mistakes(
         changes["with the other kind of momentum (Nesterov's or not)"] = {"nesterov": not rule.nesterov}
     for words, change in changes.items():
         yield words, take(rule=replace(rule, **change))
-    yield (
-        "by plain gradient descent",
-        {name: each - rule.lr * scaled.get(name, 0 * each) for name, each in weights.items()},
-    )
+    descended = {name: each - rule.lr * scaled.get(name, 0 * each) for name, each in weights.items()}
+    yield "by plain gradient descent", descended

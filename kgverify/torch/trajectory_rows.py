@@ -114,8 +114,6 @@ class RowRecorder:
                 torch.zeros(*shape, kept, width, dtype=torch.float64),
             )
             self._at = torch.zeros(1, dtype=torch.int64)
-        # The part of the table for each tensor, so that a call makes no views.
-        self._parts: dict[tuple[int, str], list[Tensor]] = {}
         self._graphs: dict[tuple[str, ...], _Graph] = {}
         self.num_filled = 0
 
@@ -138,7 +136,7 @@ class RowRecorder:
         return self.num_filled == self._num_calls
 
     def _record(self, call: Call) -> None:
-        self._fill(call, self._present)
+        self._fill(call)
         if self._digest is not None:
             self._digest(self._table, self._counted, self._words, *self._bits)
         new = self._present, self._words, self._table.index_select(1, self._chosen)
@@ -146,27 +144,27 @@ class RowRecorder:
             whole.index_copy_(0, self._at, rows[None])
         self._at += 1
 
-    def _fill(self, call: Call, present: Tensor) -> None:
+    def _fill(self, call: Call) -> None:
         """Write the rows of a call to the table. A row that is not present may hold anything."""
         observed = {name: call[name] for name in ("observations", "masks", "states") if name in call}
         if "which" in call:
             self._put(1, observed)
-            present[0], present[1] = False, call["which"][0].reshape(-1)
-            self._ended &= ~present[1]
+            self._present[0], self._present[1] = False, call["which"][0].reshape(-1)
+            self._ended &= ~self._present[1]
             return
         self._put(0, {name: call[name] for name in call if name != "observations" or "final" not in call})
         flags = [call[name][0].reshape(-1).bool() for name in ("terminated", "truncated") if name in call]
         ends = torch.stack(flags).any(0)
-        present[0] = ~self._ended
+        self._present[0] = ~self._ended
         is_same_step = self._autoreset == "same_step"
         if self._autoreset == "disabled":
-            present[1] = False
+            self._present[1] = False
             self._ended |= ends
         else:
             self._put(1, observed)
-            present[1] = ends if is_same_step else self._ended
+            self._present[1] = ends if is_same_step else self._ended
             if not is_same_step:
-                torch.logical_and(ends, present[0], out=self._ended)
+                torch.logical_and(ends, self._present[0], out=self._ended)
         if "final" in call:
             pairs = zip(call["final"], call["observations"], strict=True)
             merged = [torch.where(ends.reshape(-1, *[1] * (one.ndim - 1)), one, two) for one, two in pairs]
@@ -179,12 +177,10 @@ class RowRecorder:
 
     def _put(self, row: int, call: Call) -> None:
         for name in call.keys() & self._views.keys():
-            if (row, name) not in self._parts:
-                sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
-                parts = torch.split(self._views[name][row], sizes, 1)
-                self._parts[row, name] = [part.view(leaf.shape) for part, leaf in zip(parts, call[name], strict=True)]
-            for part, leaf in zip(self._parts[row, name], call[name], strict=True):
-                part.copy_(leaf)
+            sizes = [leaf.numel() // len(leaf) for leaf in call[name]]
+            parts = torch.split(self._views[name][row], sizes, 1)
+            for part, leaf in zip(parts, call[name], strict=True):
+                part.view(leaf.shape).copy_(leaf)
 
     def take(self) -> PendingCopy[Block]:
         """Begin to copy the rows of the calls so far to the host, and begin another block."""

@@ -239,7 +239,6 @@ fuzz --dialect budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
 train --graph graph -o absent/weights.safetensors
 why p(a,b) --graph graph
-bench --graph absent
 bisect absent --engine absent.py:Engine
 dialect --engine absent
 dialect absent

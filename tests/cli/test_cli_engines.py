@@ -28,7 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (f"diff --queries 1 --corruptions 2 --lockstep {OURS} --fault fact-cap", 1),
         (f"fuzz --examples 48 --jobs 2 --corpus corpus {THEIRS.replace('Fast', 'Capped')}", 1),
-        ("bench --size queries=1,corruptions=2,seconds=0 --engine two_engines:Fast", 0),
         ("evaluate --queries 1 --corruptions 2 --check 8 --engine reference --reference compiled --mode eager", 0),
     ],
 )
@@ -181,14 +180,13 @@ def test_a_broken_engine_is_a_clear_error(tmp_path: Path, number: int):
         (0, "diff --engine reference", "--reference"),
         (17, "diff --engine reference", "--reference"),
         (4, "record -o x.h5", "--engine"),
-        (12, "bench", "--engine"),
+        (12, "evaluate", "--engine"),
         (20, "evaluate", "--engine"),
     ],
 )
 def test_no_command_succeeds_with_a_broken_engine(tmp_path: Path, number: int, words: str, option: str):
     name, texts = write_broken(tmp_path, number)
-    few = ["--size", "queries=1"] if words == "bench" else ["--queries", 1]
-    check_refusal([*words.split(), *few, option, name], tmp_path, option, texts)
+    check_refusal([*words.split(), "--queries", 1, option, name], tmp_path, option, texts)
 
 
 @pytest.mark.deep

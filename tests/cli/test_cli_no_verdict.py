@@ -85,7 +85,7 @@ def start(script: str, words: str, folder: Path, **environment: str) -> subproce
         pytest.param("KeyboardInterrupt", "prove", "evaluate", 2, "", marks=pytest.mark.deep),
         pytest.param("Other", "factory", "diff", 2, "", marks=pytest.mark.deep),
         pytest.param("_exit", "factory", "fuzz", 2, "a process died", marks=pytest.mark.deep),
-        pytest.param("exec", "factory", "bench", 2, "ended the process", marks=pytest.mark.deep),
+        pytest.param("exec", "factory", "evaluate", 2, "ended the process", marks=pytest.mark.deep),
         pytest.param("fork", "factory", "diff", 0, "", marks=pytest.mark.deep),
         pytest.param("close", "prove", "diff", 0, "", marks=pytest.mark.deep),
     ],
@@ -95,7 +95,6 @@ def test_whatever_an_engine_does_exit_code_0_comes_with_a_verdict(
 ):
     (tmp_path / "broken.py").write_text(ENGINE)
     options = {
-        "bench": "--size queries=1,corruptions=2,seconds=0",
         "fuzz": "--examples 4 --jobs 1",
         "record": f"{' '.join(SMALL)} -o x.h5",
     }.get(command, " ".join(SMALL))
@@ -140,7 +139,6 @@ ENDS = {
     "env show walked": True,
     "why 'neighborOf(iran, iraq)' --limit 1": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
-    "bench --engine reference --size queries=2,corruptions=4,seconds=0.1": True,
     "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""

@@ -157,6 +157,7 @@ def remember_the_first_goals(situation, resolvents):
     return [each for each in resolvents if not each.atoms or each.atoms not in situation.visited[:3]]
 
 
+@pytest.mark.usefixtures("experiments")
 @pytest.mark.parametrize(
     ("stages", "words"),
     [

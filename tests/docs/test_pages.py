@@ -56,10 +56,11 @@ PAGES = {
     "docs/graphs.md": Page(has_shared=True),
     "docs/install.md": Page(ignored=("text", "toml"), printed=("kgverify",)),
     "docs/over-time.md": Page(
-        parts=("## Watch a running engine", "## Which commit broke it"),
+        parts=("## Watch a running engine", "## Record a training loop", "## Which commit broke it"),
         printed=(
             r"INCONCLUSIVE.*was missing.*AGREE   22 candidates.*DIVERGE.*match_facts",
             r"watched \d+ steps.*match_facts: missing.*s S stage",
+            r"seed 3, slot 3, start 0, step 7: digests.sequence",
         ),
     ),
     "docs/reference.md": Page(printed=("DIVERGE", r"AGREE.*\Z")),

@@ -53,3 +53,7 @@ def test_an_environment_that_keeps_its_state_in_the_tensordict_shows_it_and_its_
     environment.reset(np.arange(SLOTS))
     environment.set_states({"at": np.arange(SLOTS, dtype=np.float32)})
     assert environment.step(np.full(SLOTS, 2)).reward.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_of_torchrl_that_has_not_started_is_closed_without_an_error(torchrl):
+    open_environment(lambda num: torchrl.SerialEnv(num, lambda: torchrl.GymEnv("CartPole-v1")), 2).close()

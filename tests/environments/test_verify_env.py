@@ -138,6 +138,13 @@ def test_states_of_other_parts_and_other_actions_are_refused_and_other_observati
         kv.verify_env(right, kv.EnvironmentSpec(Walk(), autoreset="disabled"), **SMALL)
 
 
+def test_a_side_of_other_actions_takes_those_of_the_expected_one_and_the_report_says_so():
+    other = kv.EnvironmentSpec(Walk(), autoreset="disabled", actions=3)
+    text = "the actions differ, 0 to 1 and 0 to 2, and both sides took those of the expected one"
+    assert text in kv.verify_env(right, other, **SMALL).notes
+    assert text not in kv.verify_env(right, declare("twin"), **SMALL).notes
+
+
 def test_the_end_that_a_last_place_decides_does_not_make_later_resets_rounding():
     # At 3, a last place decides whether the walk ends, so that changed states begin other episodes.
     moved = kv.EnvironmentSpec(MovedResets(), autoreset="disabled", actions=2)

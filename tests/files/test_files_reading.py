@@ -112,7 +112,7 @@ def test_a_dash_is_standard_input_only_where_the_user_may_have_typed_it(
 
 OWN_FILES = {
     *("conditions/features.py", "prover/native/library.py", "prover/faults/plant.py", "report/render/template.py"),
-    *("prover/execution/device.py", "bench.py", "api/versions.py", "cli/entries.py"),
+    *("prover/execution/device.py", "api/versions.py", "cli/entries.py"),
     *("comparison/recorded/evidence.py", "testing/campaigns/campaign.py", "api/watch_judge.py"),
 }
 """The modules that read resources of packages, files of the system, and files that were read or written before, and a

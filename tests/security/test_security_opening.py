@@ -31,7 +31,6 @@ BASE = {
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
     "train": "-o NEW.safetensors --rounds 1 --epochs 1",
-    "bench": "--size queries=1,corruptions=1,seconds=0 --tune slots=4 --modes eager --device cpu",
     "bisect": "HEAD --queries 1 --corruptions 1",
     "dialect": "run/expected.h5",
     "doctor": "",

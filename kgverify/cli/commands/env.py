@@ -14,6 +14,7 @@ from kgverify.cli.command_line import warnings_afterwards
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import (
     check_writable,
+    make_console_beside,
     make_result_console,
     print_lines,
     print_note,
@@ -24,12 +25,13 @@ from kgverify.cli.progress import (
     write_json,
     write_result,
 )
+from kgverify.comparison.result import Divergence
 from kgverify.environments.render import FORMATS, print_report, render_annotations, render_markdown
 from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.saved import read_comparison
 from kgverify.environments.verify import Comparing, parse_evidence
-from kgverify.errors import UserError
 from kgverify.report.next_steps import NextStep, name_commands
+from kgverify.report.render.terminal import choose_divergence
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,6 @@ class FormatOptions:
     html: str | None = None
     junit: str | None = None
     github: Annotated[bool, Parameter(negative="")] = False
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """The files by format."""
-        given = {"html": self.html, "junit": self.junit}
-        return {name: path for name, path in given.items() if path is not None}
 
 
 DRIVE: Final = options.of_record("Run", 1)
@@ -101,8 +97,8 @@ def diff(
         save: Save both trajectories and the report in a folder.
         pytest: Write a test of the shrunk difference: the fewest slots and actions that show it.
     """
-    for path in (*shown.paths.values(), *([str(pytest)] if pytest is not None else [])):
-        check_writable(path)
+    for path in (shown.html, shown.junit, pytest):
+        check_writable(None if path is None else str(path))
     comparing = Comparing(
         drive.slots, drive.steps, drive.seed, (None, None), tolerance, lockstep, parse_evidence(minimum)
     )
@@ -147,25 +143,16 @@ def show(
         divergence: Show the rows around this divergence, counted from 1, instead of the first one.
     """
     report = read_comparison(folder)
-    num = len(report.divergences)
-    if divergence is not None and not 1 <= divergence <= num:
-        raise UserError(
-            f"expected a divergence from 1 to {num:,}, found {divergence}",
-            where="divergence",
-            fix="choose one that the run has" if num else "choose a run that diverges",
-        )
-    _show(report, shown, [], number=divergence)
+    _show(report, shown, [], None if divergence is None else choose_divergence(report.divergences, divergence))
 
 
 def _show(
-    report: EnvironmentReport, shown: FormatOptions, steps: Sequence[NextStep], *, number: int | None = None
+    report: EnvironmentReport, shown: FormatOptions, steps: Sequence[NextStep], chosen: Divergence | None = None
 ) -> int:
-    """Write the files, print the report unless only files are wanted, and return the exit code."""
-    paths = shown.paths
-    if [*paths.values()].count("-") > 1:
-        raise UserError("only one format can go to standard output", where="-", fix="name files for the others")
-    console = make_result_console(is_beside_file="-" in paths.values())
-    chosen = None if number is None else report.divergences[number - 1]
+    """Print the report, write the files, and return the exit code."""
+    given = {"html": shown.html, "junit": shown.junit}
+    paths = {name: path for name, path in given.items() if path is not None}
+    console = make_console_beside(paths.values(), "-")
     steps = steps if report.divergences else []
     print_report(report, console, divergence=chosen, next_commands=name_commands(steps))
     for name, path in paths.items():

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from kgverify.cli.output import settings
-from kgverify.cli.progress import make_result_console, write_github, write_result
+from kgverify.cli.progress import make_console_beside, make_result_console, write_github, write_result
 from kgverify.errors import UserError
 from kgverify.report.next_steps import name_commands, show_run
 from kgverify.report.render.formats import FORMATS
@@ -62,10 +62,7 @@ def report(
             make_result_console().print(f"wrote {html}", soft_wrap=True)
         return
     run = read_run(folder)
-    num_to_output = [*paths.values()].count("-")
-    if num_to_output > 1:
-        raise UserError("only one format can go to standard output", where=str(folder), fix="name files for the others")
-    console = make_result_console(is_beside_file=bool(num_to_output))
+    console = make_console_beside(paths.values(), str(folder))
     for name, path in paths.items():
         write_result(encode_report(run.report) if name == "json" else FORMATS[name].render(run.report, run), path)
         if path != "-" and name != "json":
@@ -77,7 +74,7 @@ def report(
         console.print("no pictures: no step and no rank differs")
     if github:
         annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine or ""))
-        write_github(annotations, partial(render_markdown, run.report), to_error=bool(num_to_output))
+        write_github(annotations, partial(render_markdown, run.report), to_error="-" in paths.values())
     elif not paths and svg is None:
         print_report(run.report, console, expected=run.expected, next_commands=name_commands([show_run(folder)]))
 

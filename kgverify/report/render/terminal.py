@@ -278,13 +278,19 @@ def choose_causes(report: ReportContent, divergence: int | None) -> list[int]:
     """
     if divergence is None:
         return [*range(len(report.causes))]
-    if not 1 <= divergence <= len(report.divergences):
+    cause = choose_divergence(report.divergences, divergence).cause
+    return [cause] if cause >= 0 else []
+
+
+def choose_divergence(divergences: Sequence[Divergence], number: int) -> Divergence:
+    """Return a divergence by its number, from 1. UserError for a number that no divergence has."""
+    if not 1 <= number <= len(divergences):
         raise UserError(
-            f"expected a divergence from 1 to {len(report.divergences):,}, found {divergence}",
+            f"expected a divergence from 1 to {len(divergences):,}, found {number}",
             where="divergence",
-            fix="choose one that the run has" if report.divergences else "choose a run that diverges",
+            fix="choose one that the run has" if divergences else "choose a run that diverges",
         )
-    return [cause for cause in (report.divergences[divergence - 1].cause,) if cause >= 0]
+    return divergences[number - 1]
 
 
 def explain_causes(
