@@ -29,8 +29,7 @@ MOST_EARLY: Final = 32
 
 FEW_SLOTS: Final = 4
 FEW_STEPS: Final = 5
-MOST_DRAWN: Final = 16
-"""The slots from which a search begins again, the actions that are few enough, and the other sequences of that length to try."""
+"""The slots from which a search begins again, and the actions that are few enough."""
 
 MOST_STARTS: Final = 6
 """The most slots with a difference from which fewer slots are tried."""
@@ -131,7 +130,6 @@ class Shrinker:
             self._use_fewer_slots,
             self._begin_smaller,
             self._drop_actions,
-            self._keep_stage,
         )
         try:
             for step in steps:
@@ -253,23 +251,10 @@ class Shrinker:
             num *= 2
 
     def _drop_actions(self, case: Case) -> None:
-        """Leave out actions, the same in all slots; then try other short sequences."""
-        num_slots, num_steps = self._size
-        if case.states is not None or num_steps == 1:
-            return
-        minimize(range(num_steps), lambda kept: self._try(case._replace(actions=case.actions[:, list(kept)])))
-        for number in range(MOST_DRAWN if self._size[1] > FEW_STEPS else 0):
-            if self._try(self._draw(num_slots, FEW_STEPS, case.seed + number * num_slots, is_constant=not number % 2)):
-                return
-
-    def _keep_stage(self, case: Case) -> None:
-        """Add a few actions if they show the stage that the whole run showed."""
-        for more in range(1, FEW_STEPS - self._size[1] + 1) if self._best[1].stage != self._target.stage else ():
-            longer = np.concatenate([case.actions, *[case.actions[:, -1:]] * more], axis=1)
-            found = self._compare(case._replace(actions=longer))
-            if found is not None and found[1][0].stage == self._target.stage:
-                self._best = found[0], found[1][0]
-                return
+        """Leave out actions, the same in all slots."""
+        if case.states is None and self._size[1] > 1:
+            steps = range(self._size[1])
+            minimize(steps, lambda kept: self._try(case._replace(actions=case.actions[:, list(kept)])))
 
 
 def _starts_of(slots: Iterable[int], num: int, num_slots: int) -> Iterator[int]:
