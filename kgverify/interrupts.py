@@ -23,6 +23,8 @@ _pressed: float | None = None
 """The time of the last Ctrl-C, or of another signal that asks the process to end."""
 _number: int = signal.SIGINT
 """The number of that signal."""
+_is_lost: bool = False
+"""True if Python dropped its exception, and it was not raised again yet."""
 _is_watched: bool = False
 """True if every Ctrl-C is noted, so that any other KeyboardInterrupt comes from an engine."""
 
@@ -122,11 +124,11 @@ def _deliver_lost() -> Iterator[None]:
             signal.pthread_kill(threading.main_thread().ident or 0, _number)
 
     def deliver(lost: "sys.UnraisableHookArgs") -> None:
-        global _pressed
+        global _pressed, _is_lost
         if issubclass(lost.exc_type, OutOfTime):
             signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
         elif issubclass(lost.exc_type, KeyboardInterrupt) and _pressed is not None:
-            _pressed = None
+            _pressed, _is_lost = None, True
             ready = threading.Event()
             threading.Thread(target=send, args=(ready,), daemon=True).start()
             ready.set()
@@ -156,8 +158,15 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | N
             signal.signal(number, usual or signal.SIG_DFL)
 
 
+def raise_lost() -> None:
+    """Raise the exception of a signal that Python dropped right before the work ended."""
+    if _is_lost:
+        _raise_interrupt(_number, None)
+
+
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    last = _pressed
+    global _is_lost
+    last, _is_lost = _pressed, False
     note_interrupt(number)
     if last is None or time.monotonic() - last > SAME_PRESS:
         raise KeyboardInterrupt if number == signal.SIGINT else Ended

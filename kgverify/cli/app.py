@@ -19,7 +19,7 @@ from kgverify.cli.output import (
     take_settings,
 )
 from kgverify.errors import InternalError, NotWritten, UserError, find_missing_dependency, suggest
-from kgverify.interrupts import find_interrupt, watch_interrupts
+from kgverify.interrupts import find_interrupt, raise_lost, watch_interrupts
 from kgverify.version import __version__
 
 
@@ -44,6 +44,7 @@ def run() -> int:
                 stream.reconfigure(errors="backslashreplace")
         try:
             code = _run(sys.argv[1:])
+            raise_lost()
         except BaseException as error:
             restore_output()
             code = _end_with(error)

@@ -33,7 +33,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
-        case "SIGTERM in __del__": Killing(), time.sleep(2)
+        case "SIGTERM in __del__": Killing(); time.sleep(2)
         case "close": os.closerange(1, 3)
 
 class Engine(ReferenceEngine):
