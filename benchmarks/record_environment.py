@@ -171,7 +171,7 @@ def run_record_environment(words: list[str]) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--share", type=float, default=1 / 16)
-    parser.add_argument("--milliseconds", type=float, default=2.0, help="the least time of a plain step")
+    parser.add_argument("--milliseconds", type=float, default=2.0, help="minimum time of a step without recording")
     parser.add_argument("--block", type=int, default=500, help="steps after which the sides change")
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args(words)

@@ -31,13 +31,13 @@ MOST_CAUSES: Final = 8
 
 MOST_LOCATED: Final = 1_000
 MOST_RIGHT: Final = 4_000
-"""The most rows that differ to examine, and the most that agree; of more, a sample."""
+"""The maximum numbers of rows to examine: of those that differ, and of those that agree. Of more rows, a sample is taken."""
 
 MOST_READ: Final = 200_000
 """The most rows whose groups of numbers are compared with those of other rows."""
 
 MOST_NUMBERS: Final = 16
-"""The most numbers of an observation or a state that are features."""
+"""The maximum width of an observation or a state whose numbers become features."""
 
 LOCAL: Final = (Stage.OBSERVE, Stage.MASK)
 """The stages that do not change the state: rows in a stretch of wrong ones count if the observation is right again later."""

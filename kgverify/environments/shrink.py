@@ -20,12 +20,12 @@ MOST_SECONDS: Final = 60.0
 """The time of a search: an environment of processes, or one that is compiled, takes seconds to open."""
 
 MOST_TRIED: Final = 250
-"""The most comparisons of a search."""
+"""The maximum number of comparisons in a search."""
 
 MOST_SLOTS: Final = 64
 MOST_ROUNDS: Final = 4
 MOST_EARLY: Final = 32
-"""The slots that try other seeds and actions at once, how many times, and the most actions of each."""
+"""The search for other seeds and actions: the slots tried at once, the rounds, and the maximum number of actions in a slot."""
 
 FEW_SLOTS: Final = 4
 FEW_STEPS: Final = 5

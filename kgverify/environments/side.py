@@ -11,7 +11,6 @@ from kgverify.program.program import Symbols
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 
 
@@ -65,11 +64,6 @@ class Side:
     def write(self, path: Path | str) -> None:
         """Write it as a small trace. UserError for data that cannot be stored, OSError if the write fails."""
         write_again(self.as_trace(), Path(path), is_archived=True)
-
-    @classmethod
-    def read(cls, path: Path | str) -> "Side":
-        """Read what `write` wrote. UserError for any other file."""
-        return cls.of_trace(read_trace(path, ENVIRONMENT))
 
     @classmethod
     def of_trace(cls, trace: Trace) -> "Side":

@@ -56,7 +56,7 @@ def digest_rows(table: Tensor, counted: Tensor, digests: Tensor, floats: int, co
     """Write the digests of rows.
 
     table:   float64 [2, N, width]  columns, then the numbers that the columns of counts count
-    counted: int32 [columns]  the most numbers that each column of counts counts
+    counted: int32 [columns]  the maximum value of each column of counts
     digests: int64 [2, N]
     floats, counts: the columns that hold floats, and those of counts, as bits
     """

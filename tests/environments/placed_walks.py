@@ -62,7 +62,7 @@ class Objects(Walk):
 
 
 class Huge(Walk):
-    """Shows 1,000 numbers, of which the last one is wrong in the third step."""
+    """Shows 1,000 numbers. In the third step, the last one is wrong."""
 
     def observe(self, state):
         shown = np.repeat(state[self.part][:, None], 1_000, axis=1)

@@ -48,7 +48,10 @@ def test_a_vector_environment_gives_the_rows_of_single_ones_in_every_mode(cartpo
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
 def test_an_asynchronous_vector_environment_gives_the_same_rows(cartpole, mode):
     expected, leader, _ = cartpole
-    make = lambda num: AsyncVectorEnv([make_cartpole] * num, autoreset_mode=mode, context="fork")  # noqa: E731
+
+    def make(num):
+        return AsyncVectorEnv([make_cartpole] * num, autoreset_mode=mode, context="fork")
+
     assert_same_rows(expected, drive(make, leader)[0])
 
 

@@ -70,7 +70,10 @@ def test_a_reset_that_overwrites_the_terminal_observation_is_found_in_its_row():
 
 def test_declared_and_documented_reuse_is_accepted():
     assert not drive(EnvironmentSpec(reuse("observation"), reuses_buffers=True))[0].steps.overwritten.any()
-    make = lambda num: SyncVectorEnv([SingleCounter] * num, copy=False, autoreset_mode="SameStep")  # noqa: E731
+
+    def make(num):
+        return SyncVectorEnv([SingleCounter] * num, copy=False, autoreset_mode="SameStep")
+
     assert not drive(make)[0].steps.overwritten.any()
 
 

@@ -9,21 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from script_runner import RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "found").glob("*.py"))
-RUN = """
-import contextlib, io, json, runpy, sys
-for path in sys.argv[1:]:
-    output, code = io.StringIO(), 0
-    with contextlib.redirect_stdout(output):
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            code = int(end.code or 0)
-    print(json.dumps([path, code, output.getvalue()]))
-"""
-"""Runs scripts in one process, since some packages take seconds to import."""
 
 
 def list_packages(path: Path) -> list[str]:

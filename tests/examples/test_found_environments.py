@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from script_runner import RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "examples" / "environments" / "found").glob("*.py"))
@@ -16,18 +17,6 @@ STAGES = {"reset", "observe", "mask", "choose", "transition", "reward", "end", "
 ROW = re.compile(
     r"^\| ([^|]+) \| \[[^]]+\]\(\.\./examples/environments/found/(\w+\.py)\)[^|]* \| [^|]+ \| (\w+) \|$", re.MULTILINE
 )
-RUN = """
-import contextlib, io, json, runpy, sys
-for path in sys.argv[1:]:
-    output, code = io.StringIO(), 0
-    with contextlib.redirect_stdout(output):
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            code = int(end.code or 0)
-    print(json.dumps([path, code, output.getvalue()]))
-"""
-"""Runs scripts in one process, since torchrl takes seconds to import."""
 
 
 def name_versions(path: Path) -> list[str]:
