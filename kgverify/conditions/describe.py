@@ -1,7 +1,9 @@
 """The conditions of the causes of a comparison, found among their steps and among steps and candidates that agree."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import compress, permutations
 from math import inf
@@ -16,15 +18,26 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import level_of_step, locate_difference, starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level, count_candidates
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_be_one, split, transfer
 from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
-from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, canonical, thin
+from kgverify.conditions.instances import (
+    Cases,
+    Fault,
+    Instance,
+    Run,
+    SeenStep,
+    Unit,
+    canonical,
+    collect_levels,
+    thin,
+)
+from kgverify.conditions.levels import LevelReader
 from kgverify.conditions.sentence import show
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.program.outcomes import SEARCH_STAGES, STEP_STAGES, Stage
 from kgverify.trace.model.schema import has_goals
 
 FindSplits: TypeAlias = Callable[[], Mapping[str, NDArray[np.int32]] | None]
@@ -42,7 +55,7 @@ MOST_STEPS: Final = 2_000
 MOST_CHANCE_ALIKE: Final = 0.05
 """The largest chance that the condition of another cause explains a lost or false proof by coincidence."""
 
-_OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
+_OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH, Stage.AGGREGATE)
 
 _ORDER: Final[dict[str, int]] = {stage.value: i for i, stage in enumerate(STEP_STAGES)}
 
@@ -259,13 +272,13 @@ class _Reader:
         self.members = defaultdict[int, list[int]](list)
         # The steps in which each candidate goes wrong, and those that may have handed on a wrong goal.
         self._wrong = defaultdict[int, list[int]](list)
-        self._handed = set[tuple[int, int]]()
+        self._handed = defaultdict[int, set[int]](set)
         for i, each in enumerate(divergences):
             self.members[each.cause].append(i)
             if each.expected != NO_CANDIDATE:
                 self._wrong[each.candidate].append(each.step)
                 if starts_wrong(each):
-                    self._handed.add((each.candidate, each.step - 1))
+                    self._handed[each.candidate].add(each.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
@@ -351,7 +364,9 @@ class _Reader:
         """Yield the instances of a cause, the smallest unit first."""
         cause, members = self._causes[number], self.members[number]
         in_steps = any(self._divergences[i].step >= 0 for i in members)
-        if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
+        if cause.stage in SEARCH_STAGES and cause.stage != Stage.AGGREGATE:
+            yield from self._collect_levels(thin(members, MOST_CANDIDATES))
+        elif cause.stage in (Stage.RECYCLE, Stage.CORRUPT, Stage.AGGREGATE) or not in_steps:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
@@ -370,8 +385,8 @@ class _Reader:
     def test(self, number: int, engines: Engines, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
         cause, unit = self._causes[number], found.cases.unit
-        if cause.stage == Stage.CORRUPT:
-            return "it is one of the draw of candidates"
+        if cause.stage in (Stage.CORRUPT, *SEARCH_STAGES):
+            return f"it is one of {'the draw of candidates' if cause.stage == Stage.CORRUPT else 'whole searches'}"
         if unit is Unit.CANDIDATE:
             own = {*self.members[number]}
             hidden = {each.candidate for i, each in enumerate(self._divergences) if i not in own}
@@ -421,6 +436,8 @@ class _Reader:
         wrong = sorted({each.candidate for each in found if each.candidate < self._num_candidates})
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
+        if cause.stage == Stage.AGGREGATE:
+            instances = [*self._see_ends(instances)]
         is_sample = len(right) < self._num_paired - len(self._wrong)
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances), is_sample=is_sample)
 
@@ -439,6 +456,42 @@ class _Reader:
             rows = [*thin(sorted(only), MOST_CANDIDATES), *thin(right, MOST_CANDIDATES)]
             instances = (Instance(Unit.CANDIDATE, row in only, row, reader.read(row)) for row in rows)
             yield Cases(Unit.CANDIDATE, *words, tuple(instances))
+
+    def _collect_levels(self, members: Sequence[int]) -> Iterator[Cases]:
+        """Yield the levels of searches that went wrong, and those that did not, and the steps of their paths."""
+        found = [self._divergences[i] for i in members]
+        rows = sorted({each.candidate for each in found})
+        reader, other = self._read(np.array(rows, np.int64))
+        differing = {}
+        for each in found:
+            i = bisect_left(rows, each.candidate)
+            level = reader.find_level(i, each.step)
+            for row in () if level is None else level.rows.values():
+                number = row - reader.first_step[i]
+                both = reader.children_of(i, number), other.children_of(i, number)
+                tolerance = self._comparer.score_tolerance * (number + 1)
+                is_alike = both[0].shape == both[1].shape and np.allclose(*both, 0.0, tolerance)
+                differing[each.candidate, number] = (
+                    self._see(reader, (i, each.candidate), number),
+                    not (is_alike or self._replays.lockstep),
+                )
+        yield from collect_levels(
+            [*differing.values()], [each for each in self._agreeing if not self._is_touched(each)]
+        )
+
+    def _is_touched(self, step: SeenStep) -> bool:
+        """Return whether another step of the level of a step is wrong."""
+        rows = step.level.rows if step.level is not None else {step.place: step.number}
+        first = rows[step.place] - step.number
+        return any(row - first in self._wrong.get(step.candidate.row, ()) for row in rows.values())
+
+    def _see_ends(self, instances: Iterable[Instance]) -> Iterator[Instance]:
+        """Yield candidates with the last steps of their searches."""
+        ordered = sorted(instances, key=lambda each: each.candidate.row)
+        reader, _ = self._read(np.array([each.candidate.row for each in ordered], np.int64))
+        for i, each in enumerate(ordered):
+            number = each.candidate.num_steps - 1
+            yield replace(each, step=self._see(reader, (i, each.candidate.row), number)) if number >= 0 else each
 
     def _instance(self, row: int, is_wrong: bool) -> Instance:
         return Instance(Unit.CANDIDATE, is_wrong, row, self._candidates.read(row))
@@ -471,10 +524,11 @@ class _Reader:
             actual_rows=self._actual_rows,
         )
 
-    def _read(self, rows: NDArray[np.int64]) -> tuple[StepReader, StepReader]:
+    def _read(self, rows: NDArray[np.int64]) -> tuple[LevelReader, LevelReader]:
         """Return readers of the steps of some candidates on both sides."""
-        pair = self._comparer.pair_of(rows)
-        return StepReader(pair.expected.columns), StepReader(pair.actual.columns)
+        pair, dialect = self._comparer.pair_of(rows), self._run.limits.dialect
+        search = dialect.searching if dialect is not None and self._run.has_scores else None
+        return LevelReader(pair.expected.columns, search), LevelReader(pair.actual.columns, search)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
@@ -492,14 +546,17 @@ class _Reader:
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
                 places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
-            places += [(i, n) for n in range(end) if n not in wrong and (row, n) not in self._handed]
+            handed = {reader.find_parent(i, number) for number in self._handed[row]}
+            places += [(i, n) for n in range(end) if n not in wrong and n not in handed]
         self._is_sample = len(rows) < len(right) + len(started) or len(places) > MOST_STEPS
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
     def _follow(
-        self, reader: StepReader, other: StepReader, i: int, first: int
+        self, reader: LevelReader, other: LevelReader, i: int, first: int
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
+
+        In a search, they are those of the same level.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.
@@ -507,7 +564,7 @@ class _Reader:
         num = min(int(each.columns.candidates.num_steps[i]) for each in (reader, other))
         for number in range(first + 1, num):
             left, right = (each.read(each.first_step[i] + number) for each in (reader, other))
-            if left.goal != right.goal:
+            if left.goal != right.goal or reader.find_level(i, number) is not reader.find_level(i, first):
                 return
             difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
             yield number, right, None if difference is None else level_of_step(left, right, difference)
@@ -529,8 +586,8 @@ class _Reader:
             if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
                 continue
             if starts_wrong(each):
-                if each.step > 0 and each.stage == Stage.ADVANCE:
-                    yield self._see(reader, at, each.step - 1)
+                if (parent := reader.find_parent(at[0], each.step)) >= 0 and each.stage == Stage.ADVANCE:
+                    yield self._see(reader, at, parent)
                 elif each.stage == Stage.RECYCLE:
                     yield self._see(reader, at, each.step)
                 continue
@@ -546,7 +603,7 @@ class _Reader:
                     if level is Level.TOLERANCE:
                         yield self._see(reader, at, number, right)
 
-    def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
+    def _actual_of(self, divergence: Divergence, row: int, reader: LevelReader) -> StepView | None:
         """Return the actual step of a divergence, given the row of its candidate in `reader`; None if it is missing."""
         if self._replays.views is not None:
             views = self._replays.views.get((divergence.candidate, divergence.step))
@@ -556,7 +613,7 @@ class _Reader:
 
     def _see(
         self,
-        reader: StepReader,
+        reader: LevelReader,
         at: tuple[int, int],
         number: int,
         actual: StepView | None = None,
@@ -565,6 +622,7 @@ class _Reader:
         """Read a step of a candidate, given the candidate's rows in `reader` and in the whole trace."""
         first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
-        earlier = tuple(reader.goal_of(first + i) for i in range(number))
-        origins = self._comparer.program.at(expected.goal, candidate.atom)
-        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs)
+        earlier = tuple(map(reader.goal_of, reader.rows_before(first + number)))
+        origins, level = self._comparer.program.at(expected.goal, candidate.atom), reader.find_level(at[0], number)
+        place = -1 if level is None else int(reader.columns.paths.place[first + number])
+        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs, level, place)

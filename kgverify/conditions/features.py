@@ -7,11 +7,12 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 import math
 import tomllib
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
-from itertools import pairwise
+from itertools import compress, pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import content_of
 from kgverify.conditions.instances import Instance, Unit, Unknown, known
+from kgverify.conditions.levels import Level, SeenChild
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -40,6 +42,7 @@ from kgverify.step.clauses import (
     resolve_unchained,
     resolve_unrenamed,
 )
+from kgverify.step.search import Child, Draw, draw_child, top_k
 from kgverify.trace.model.columns import Columns, starts_of
 
 MOST_DECLARED: Final = 64
@@ -407,6 +410,77 @@ def _has_constant(atoms: Atoms, argument: int, constant: int) -> bool:
     return any(atom[argument] == constant for atom in atoms)
 
 
+# Levels of searches
+
+
+def _are_narrow(i: Instance) -> list[bool]:
+    """Return, for each path of a level, whether another one has more children."""
+    widths = [len(each.resolvents) for each in i.level.taken.values()]
+    return [width < max(widths) for width in widths]
+
+
+def _have_ties(which: str, i: Instance) -> bool:
+    """Return whether two children are equally probable: at the edge of a beam, among those kept, or one of them kept."""
+    size = known(i.level.draw.search if i.level.draw.search.kind == "beam" else None).size
+    ranked = sorted(i.level.children, key=lambda child: -child.log_probability)
+    pairs = pairwise(ranked[size - 1 if "edge" in which else 0 : size if "both" in which else size + 1])
+    return any(
+        a.log_probability == b.log_probability and ("different" not in which or a.parent != b.parent) for a, b in pairs
+    )
+
+
+_CHANGES: Final[dict[str, Callable[[Level, SeenChild], float]]] = {
+    "only the last step of each path counts": lambda level, child: (
+        child.log_probability - level.reader.columns.paths.log_probability[level.rows[child.parent]]
+    ),
+    "scores count in place of log-probabilities": lambda level, child: (
+        level.taken[child.parent].resolvents[child.choice].score
+    ),
+    "log-probabilities are rounded to float32": lambda _, child: float(np.float32(child.log_probability)),
+}
+"""Wrong log-probabilities of children."""
+
+_DRAWS: Final[dict[str, Callable[[Draw, int], tuple[Draw, int]]]] = {
+    "with the number of the first sample": lambda draw, sample: (draw, 0),
+    "with the number of the next sample": lambda draw, sample: (draw, sample + 1),
+    "with the number of the first level": lambda draw, sample: (draw._replace(level=0), sample),
+    "with the number of the next level": lambda draw, sample: (draw._replace(level=draw.level + 1), sample),
+}
+"""Wrong draws of samples: functions of the draw and of the sample's number."""
+
+
+def _keeps_otherwise(change: Callable[[Level, SeenChild], float], i: Instance) -> bool:
+    """Return whether other children are kept, or at other places, with other log-probabilities."""
+    level = i.level
+    sound = [Child(*each[:3]) for each in level.children]
+    wrong = [Child(*each[:2], change(level, each)) for each in level.children]
+    left, right = (top_k(level.draw, each, level.taken) for each in (sound, wrong))
+    return [each[:3] for each in left] != [each[:3] for each in right]
+
+
+def _draws_otherwise(change: Callable[[Draw, int], tuple[Draw, int]], i: Instance) -> bool:
+    """Return whether a sample draws another child by another draw."""
+    own, taken = (i.level.draw, i.seen.place), i.level.taken[i.seen.place]
+    known(own[0] if own[0].search.kind == "sample" else None)
+    return draw_child(*own, taken) != draw_child(*change(*own), taken)
+
+
+def _repeats_proof(i: Instance) -> bool:
+    """Return whether two samples take the same choices to a proof."""
+    reader = i.level.reader
+    rows = [
+        (*reader.rows_before(row), row)
+        for level in (*i.level.before, i.level)
+        for child in level.list_children("kept proof")
+        if (row := level.rows[child.parent]) >= 0
+    ]
+    return len({tuple(reader.columns.steps.choice[[*each]].tolist()) for each in rows}) < len(rows)
+
+
+def _most(children: Sequence[SeenChild]) -> float:
+    return max((child.log_probability for child in children), default=-math.inf)
+
+
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _position,
     "is the query": lambda i: tuple(i.head) == tuple(i.candidate.atom),
@@ -488,6 +562,52 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
+    "paths of the beam": lambda i: len(i.level.rows),
+    "room in the beam": lambda i: i.level.draw.search.size - len(i.level.rows),
+    "places after it": lambda i: i.level.draw.search.size - 1 - i.seen.place,
+    "paths after it": lambda i: sum(place > i.seen.place for place in i.level.rows),
+    "has gaps": lambda i: max(i.level.rows) >= len(i.level.rows),
+    "fewer children than another path": lambda i: _are_narrow(i)[[*i.level.taken].index(i.seen.place)],
+    "paths have different numbers of children": lambda i: any(_are_narrow(i)),
+    "has a child behind a narrower path": lambda i: any(
+        child.parent > min(compress(i.level.taken, _are_narrow(i)), default=max(i.level.rows))
+        for child in i.level.list_children("kept")
+    ),
+    "children and ended paths beyond the beam": lambda i: (
+        len(i.level.children) + len(i.level.list_children("before ended")) - i.level.draw.search.size
+    ),
+    "kept children of one path": lambda i: max(
+        Counter(child.parent for child in i.level.list_children("kept")).values(), default=0
+    ),
+    "has a child of the last path": lambda i: (
+        max(i.level.rows) in {child.parent for child in i.level.list_children("kept")}
+    ),
+    "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.rows),
+    "repeats a proof": _repeats_proof,
+    "children beyond the beam": lambda i: len(i.level.children) - i.level.draw.search.size,
+    "kept children of one goal": lambda i: max(map(len, i.level.parents_by_goal), default=0),
+    "has one goal on different paths": lambda i: any(len({*parents}) > 1 for parents in i.level.parents_by_goal),
+    "place of the first proof": lambda i: min(
+        (child.place for child in i.level.list_children("kept proof")), default=-1
+    ),
+    "leaves gaps": lambda i: any(n != child.place for n, child in enumerate(i.level.list_children("open"))),
+    "best child is of another path": lambda i: (
+        known([child.parent for child in i.level.list_children("kept")][:1] or None)[0] != min(i.level.rows)
+    ),
+    "leaves the order of the paths": lambda i: any(
+        a.parent > b.parent for a, b in pairwise(i.level.list_children("kept"))
+    ),
+    "drops a path": lambda i: len({child.parent for child in i.level.list_children("kept")}) < len(i.level.rows),
+    "levels": lambda i: len(i.level.before) + 1,
+    "proofs in different levels": lambda i: (
+        sum(bool(level.list_children("kept proof")) for level in (*i.level.before, i.level)) > 1
+    ),
+    "first proof is not the best": lambda i: (
+        _most(proofs := i.level.list_children("all kept proof")) > _most(proofs[:1])
+    ),
+    "an end is better than each proof": lambda i: (
+        _most(i.level.list_children("all ended")) > _most(i.level.list_children("all proof kept")) > -math.inf
+    ),
     "depth": lambda i: i.seen.expected.depth,
     "steps left to max_depth": lambda i: known(i.seen.run.limits.max_depth) - 1 - i.seen.expected.depth,
     "chooses TRUE": _chosen(GoalKind.TRUE),
@@ -557,6 +677,9 @@ _NUMBERED: Final[_Numbered] = {
     "{each} argument": lambda which: lambda i: i.head[_PLACES[which]],
     "binds the {each} argument": lambda which: lambda i: i.selected[_PLACES[which]] >= 0,
     "{each} argument selected": lambda which: lambda i: max(i.selected[_PLACES[which]], -1),
+    "has two children {each}": lambda which: partial(_have_ties, which),
+    "keeps other children if {each}": lambda rule: partial(_keeps_otherwise, _CHANGES[rule]),
+    "draws another child {each}": lambda rule: partial(_draws_otherwise, _DRAWS[rule]),
     "{each} argument of the candidate": lambda which: lambda i: i.candidate.atom[_PLACES[which]],
     "is a triple of {each}": lambda split: (
         lambda i: known(i.candidate.is_fact) if split == "train" else split in known(i.candidate.splits)
@@ -604,7 +727,7 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     every = row.get("each", [None])
     for number in every:
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
-        value = numbered[name](number) if name in numbered else _VALUES.get(name) or attrgetter(row["value"])
+        value = numbered[name](number) if name in numbered else _VALUES.get(name) or _read_value(row)
         yield Feature(
             name=words["name"],
             unit=row.get("unit", ""),
@@ -620,6 +743,11 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
             num_alike=len(every) if isinstance(number, int) else 1,
             **{flag: row[flag] for flag in ("is_of_match", "is_of_query", "is_of_outcome") if flag in row},
         )
+
+
+def _read_value(row: Mapping[str, Any]) -> Callable[[Instance], Value]:
+    """Return the value of a row without a function of its own: an attribute, or a number of children."""
+    return attrgetter(row["value"]) if "value" in row else lambda i: len(i.level.list_children(row["children"]))
 
 
 def features_of(unit: Unit, stage: str, kind: DifferenceClass) -> tuple[Feature, ...]:

@@ -15,6 +15,7 @@ from kgverify.comparison.inference.origins import Made, OriginInference, StepOri
 from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, plain
 from kgverify.conditions.batch import Candidate, Turn
+from kgverify.conditions.levels import Level
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
@@ -31,6 +32,7 @@ class Unit(StrEnum):
     RULE = "rule"
     RESOLVENT = "resolvent"
     STEP = "step"
+    LEVEL = "level"
     CANDIDATE = "candidate"
     RESET = "reset"
 
@@ -67,6 +69,8 @@ class SeenStep:
     origins: the inference of its clauses; None without a program
     earlier: the goals visited before
     outputs: both outputs of the stage at fault, if they are known
+    level:   its level; None without a search
+    place:   the place of its path in the beam
     """
 
     run: Run
@@ -77,6 +81,8 @@ class SeenStep:
     origins: StepOrigins | None
     earlier: tuple[Goal, ...]
     outputs: tuple[Any, Any] | None = None
+    level: Level | None = None
+    place: int = -1
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -231,9 +237,10 @@ class Changes(NamedTuple):
 
 @dataclass(eq=False)
 class Instance:
-    """A fact, rule, resolvent, step or candidate that went wrong, or did not.
+    """A fact, rule, resolvent, step, level or candidate that went wrong, or did not.
 
     identity: instances of the same identity count as one when chance is judged
+    step:     its step; the first one of a level, the last one of a search
     clause:   the clause of a fact, a rule or a resolvent
     """
 
@@ -253,7 +260,7 @@ class Instance:
     def groups(self) -> Mapping[str, Hashable]:
         """The groups to which it belongs: the words for instances of the same group, and the group."""
         clause = {"by one clause": self.clause} if self.unit in (Unit.RULE, Unit.RESOLVENT) else {}
-        atom = self.identity if self.step is None else self.step.goal[:1]
+        atom = self.identity if self.step is None or self.unit is Unit.LEVEL else self.step.goal[:1]
         return {**clause, "with one selected atom": atom, "of one query": self.candidate.query}
 
     @cached_property
@@ -265,6 +272,11 @@ class Instance:
     def seen(self) -> SeenStep:
         """Its step. Raises Unknown for a candidate."""
         return known(self.step)
+
+    @property
+    def level(self) -> Level:
+        """Its level; the last one of a candidate. Raises Unknown without a search."""
+        return known(self.seen.level)
 
     @cached_property
     def by(self) -> Clause:
@@ -501,6 +513,24 @@ def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
     if len(items) <= most:
         return items
     return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]
+
+
+def collect_levels(differing: Sequence[tuple[SeenStep, bool]], agreeing: Sequence[SeenStep]) -> Iterator[Cases]:
+    """Yield levels of searches, and then the steps of their paths.
+
+    differing: the steps of the levels that went wrong, each with whether its own children are wrong
+    """
+    every = (*((step, True) for step, _ in differing), *((step, False) for step in agreeing))
+    levels = ((*each, level) for each in every if (level := each[0].level) and each[0].place == min(level.rows))
+    yield _join(
+        Unit.LEVEL,
+        (
+            Instance(Unit.LEVEL, is_wrong, (level.draw.level, level.goals), step.candidate, step)
+            for step, is_wrong, level in levels
+        ),
+    )
+    if any(is_wrong for _, is_wrong in differing):
+        yield _join(Unit.STEP, (*(_of_step(*each) for each in differing), *map(_of_step, agreeing)))
 
 
 def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
