@@ -121,11 +121,12 @@ class StepReader:
 
     def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
         """Return the steps of a derivation before a step: in a search, those of the path."""
-        row, rows = int(self._parents[self.first_step[candidate] + step]), []
-        while row >= 0:
-            rows.append(row)
-            row = int(self._parents[row])
-        return tuple(map(self.read, reversed(rows)))
+        return tuple(map(self.read, self.rows_before(self.first_step[candidate] + step)))
+
+    def rows_before(self, row: int) -> list[int]:
+        """Return the rows of the steps of a derivation before the step in a row: in a search, those of the path."""
+        parent = int(self._parents[row])
+        return [] if parent < 0 else [*self.rows_before(parent), parent]
 
     @cached_property
     def _parents(self) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from kgverify.comparison.step_view import StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_be_one, split, transfer
 from kgverify.conditions.experiment import Engines, Tried
-from kgverify.conditions.features import Feature
+from kgverify.conditions.features import Feature, read_mistakes
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
 from kgverify.conditions.instances import (
     Cases,
@@ -107,7 +107,10 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), tuple(own))
+        mistakes = read_mistakes({divergences[i].evidence for i in reader.members[number]})
+        return (
+            None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), (*own, *mistakes))
+        )
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
 
@@ -527,8 +530,8 @@ class _Reader:
     def _read(self, rows: NDArray[np.int64]) -> tuple[LevelReader, LevelReader]:
         """Return readers of the steps of some candidates on both sides."""
         pair, dialect = self._comparer.pair_of(rows), self._run.limits.dialect
-        search = dialect.searching if dialect is not None and self._run.has_scores else None
-        return LevelReader(pair.expected.columns, search), LevelReader(pair.actual.columns, search)
+        dialect = dialect if self._run.has_scores else None
+        return LevelReader(pair.expected.columns, dialect), LevelReader(pair.actual.columns, dialect)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:

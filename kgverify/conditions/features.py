@@ -7,8 +7,8 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 import math
 import tomllib
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
@@ -19,9 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.mistakes import MISTAKES, Mistake
 from kgverify.comparison.step_view import content_of
 from kgverify.conditions.instances import Instance, Unit, Unknown, known
-from kgverify.conditions.levels import Level, SeenChild
+from kgverify.conditions.levels import SeenChild
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -42,7 +43,6 @@ from kgverify.step.clauses import (
     resolve_unchained,
     resolve_unrenamed,
 )
-from kgverify.step.search import Child, Draw, draw_child, top_k
 from kgverify.trace.model.columns import Columns, starts_of
 
 MOST_DECLARED: Final = 64
@@ -429,40 +429,13 @@ def _have_ties(which: str, i: Instance) -> bool:
     )
 
 
-_CHANGES: Final[dict[str, Callable[[Level, SeenChild], float]]] = {
-    "only the last step of each path counts": lambda level, child: (
-        child.log_probability - level.reader.columns.paths.log_probability[level.rows[child.parent]]
-    ),
-    "scores count in place of log-probabilities": lambda level, child: (
-        level.taken[child.parent].resolvents[child.choice].score
-    ),
-    "log-probabilities are rounded to float32": lambda _, child: float(np.float32(child.log_probability)),
-}
-"""Wrong log-probabilities of children."""
-
-_DRAWS: Final[dict[str, Callable[[Draw, int], tuple[Draw, int]]]] = {
-    "with the number of the first sample": lambda draw, sample: (draw, 0),
-    "with the number of the next sample": lambda draw, sample: (draw, sample + 1),
-    "with the number of the first level": lambda draw, sample: (draw._replace(level=0), sample),
-    "with the number of the next level": lambda draw, sample: (draw._replace(level=draw.level + 1), sample),
-}
-"""Wrong draws of samples: functions of the draw and of the sample's number."""
-
-
-def _keeps_otherwise(change: Callable[[Level, SeenChild], float], i: Instance) -> bool:
-    """Return whether other children are kept, or at other places, with other log-probabilities."""
-    level = i.level
-    sound = [Child(*each[:3]) for each in level.children]
-    wrong = [Child(*each[:2], change(level, each)) for each in level.children]
-    left, right = (top_k(level.draw, each, level.taken) for each in (sound, wrong))
-    return [each[:3] for each in left] != [each[:3] for each in right]
-
-
-def _draws_otherwise(change: Callable[[Draw, int], tuple[Draw, int]], i: Instance) -> bool:
-    """Return whether a sample draws another child by another draw."""
-    own, taken = (i.level.draw, i.seen.place), i.level.taken[i.seen.place]
-    known(own[0] if own[0].search.kind == "sample" else None)
-    return draw_child(*own, taken) != draw_child(*change(*own), taken)
+def _parents_by_goal(i: Instance) -> Iterable[list[int]]:
+    """Return the paths of the kept and merged children with the same goal, for each goal."""
+    groups = defaultdict[Atoms, list[int]](list)
+    for child in i.level.list_children("goal"):
+        if child.place != -1:
+            groups[number_variables(i.level.taken[child.parent].resolvents[child.choice].atoms)].append(child.parent)
+    return groups.values()
 
 
 def _repeats_proof(i: Instance) -> bool:
@@ -585,12 +558,12 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.rows),
     "repeats a proof": _repeats_proof,
     "children beyond the beam": lambda i: len(i.level.children) - i.level.draw.search.size,
-    "kept children of one goal": lambda i: max(map(len, i.level.parents_by_goal), default=0),
-    "has one goal on different paths": lambda i: any(len({*parents}) > 1 for parents in i.level.parents_by_goal),
-    "place of the first proof": lambda i: min(
+    "kept children of one goal": lambda i: max(map(len, _parents_by_goal(i)), default=0),
+    "has one goal on different paths": lambda i: any(len({*parents}) > 1 for parents in _parents_by_goal(i)),
+    "has one goal twice on a path": lambda i: any(len({*parents}) < len(parents) for parents in _parents_by_goal(i)),
+    "place of the last proof": lambda i: max(
         (child.place for child in i.level.list_children("kept proof")), default=-1
     ),
-    "leaves gaps": lambda i: any(n != child.place for n, child in enumerate(i.level.list_children("open"))),
     "best child is of another path": lambda i: (
         known([child.parent for child in i.level.list_children("kept")][:1] or None)[0] != min(i.level.rows)
     ),
@@ -678,8 +651,9 @@ _NUMBERED: Final[_Numbered] = {
     "binds the {each} argument": lambda which: lambda i: i.selected[_PLACES[which]] >= 0,
     "{each} argument selected": lambda which: lambda i: max(i.selected[_PLACES[which]], -1),
     "has two children {each}": lambda which: partial(_have_ties, which),
-    "keeps other children if {each}": lambda rule: partial(_keeps_otherwise, _CHANGES[rule]),
-    "draws another child {each}": lambda rule: partial(_draws_otherwise, _DRAWS[rule]),
+    "{each} children leave gaps": lambda which: (
+        lambda i: any(n != child.place for n, child in enumerate(i.level.list_children(which)))
+    ),
     "{each} argument of the candidate": lambda which: lambda i: i.candidate.atom[_PLACES[which]],
     "is a triple of {each}": lambda split: (
         lambda i: known(i.candidate.is_fact) if split == "train" else split in known(i.candidate.splits)
@@ -782,6 +756,27 @@ def _lift(feature: Feature) -> Feature:
         phrase=f"with resolvents {feature.phrase}",
         opposite=f"without resolvents {feature.phrase}",
         value=read,
+    )
+
+
+def read_mistakes(named: Collection[str]) -> tuple[Feature, ...]:
+    """Return a feature for each of some mistakes of a search: whether a level comes out otherwise with it."""
+
+    def read(mistake: Mistake) -> Callable[[Instance], Value]:
+        return lambda i: i.level.keep(mistake.stages) != i.level.keep()
+
+    return tuple(
+        Feature(
+            name=f"changes if {each.words}",
+            unit="",
+            of=frozenset((Unit.LEVEL,)),
+            scale=Scale.FLAG,
+            phrase=f"that come out otherwise if {each.words}",
+            opposite=f"that come out the same even if {each.words}",
+            value=read(each),
+        )
+        for each in MISTAKES
+        if each.words in named
     )
 
 
