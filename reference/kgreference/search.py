@@ -1,0 +1,189 @@
+"""A search: several derivations of one query, followed level by level, as docs/semantics.md defines it."""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from typing import Any, NamedTuple
+
+from kgreference.corrupt import MASK, mix
+from kgreference.dialect import Aggregate, Dialect, Merge
+from kgreference.policy import Policy
+from kgreference.program import Program
+from kgreference.resolvent import Kind
+from kgreference.step import OUR_STAGES, Limits, Outcome, Situation, Stages, Step
+from kgreference.step import complete_step, find_excluded, find_resolvents
+from kgreference.terms import Atom, Goal, canonical
+
+LEAST_EXACT = -700.0
+"""The log-probability, in nats, below which `exp` loses digits, and noisy-or equals a sum to every digit."""
+
+
+class Path(NamedTuple):
+    """The steps from the query to a goal, or to an end.
+
+    place:           the place in its level; -1 if it is not kept
+    parent:          the place of the path that it continues, in the level before; -1 at the query
+    steps:           the steps taken, each with its choice
+    log_probability: of the steps, or as merging gives it, in nats
+    """
+
+    place: int
+    parent: int
+    steps: tuple[Step, ...]
+    log_probability: float
+
+
+class Expansion(NamedTuple):
+    """The step of one path.
+
+    path:   the path before the step
+    step:   the step whose choice is the kept child of the lowest place. If none is kept, its choice is -1 and its outcome
+            OPEN
+    places: the place of each child: -1 if it is not kept, -2 - p if it is merged into place p
+    """
+
+    path: Path
+    step: Step
+    places: list[int]
+
+
+class Search(NamedTuple):
+    """A search from a query.
+
+    levels:          the expansions of each level, in order of place
+    ended:           the ended paths, in order of level and place
+    outcome:         PROVED if any path is PROVED
+    is_limited:      whether a limit dropped a resolvent, or `all` a child
+    log_probability: the result of `aggregate`, in nats
+    """
+
+    levels: list[list[Expansion]]
+    ended: list[Path]
+    outcome: Outcome
+    is_limited: bool
+    log_probability: float
+
+
+def search(
+    program: Program,
+    limits: Limits,
+    policy: Policy,
+    query: Atom,
+    dialect: Dialect,
+    stages: Stages = OUR_STAGES,
+    is_positive: bool = True,
+) -> Search:
+    """Search from the query until no path is open. The parameters are those of `derive`; the stage `choose` is not used.
+
+    Raises ValueError for the greedy search, and for a limit below 1.
+    """
+    name, size, _ = dialect.search_numbers
+    if name == "greedy" or min(limits.max_depth, limits.max_atoms, limits.max_resolvents) < 1:
+        raise ValueError(f"expected a search that is not greedy, and limits of 1 or more, found {name} and {limits}")
+    given = dialect, program, limits, policy, find_excluded(dialect, limits, query, is_positive)
+    start = canonical((query,))
+    beam = [Path(place, -1, (), 0.0) for place in range(size if name == "sample" else 1)]
+    levels: list[list[Expansion]] = []
+    ended: list[Path] = []
+    while beam:
+        children = [expand(given, start, path, stages) for path in beam]
+        kept = keep(dialect, start[0], len(levels), children)
+        followed, merged = merge(dialect, kept)
+        levels.append([_record(path, own, kept, merged) for path, own in zip(beam, children, strict=True)])
+        ended += [path for path in followed if path.steps[-1].outcome is not Outcome.OPEN]
+        beam = [path for path in followed if path.steps[-1].outcome is Outcome.OPEN]
+    steps = [each.step for level in levels for each in level]
+    is_cut = name == "all" and any(-1 in each.places for level in levels for each in level)
+    is_limited = is_cut or any(step.dropped_atoms > 0 or step.dropped_resolvents > 0 for step in steps)
+    outcome, log_probability = aggregate(dialect, ended)
+    return Search(levels, ended, outcome, is_limited, log_probability)
+
+
+def expand(given: Any, start: Goal, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
+    """Return the children of a path, one for each resolvent, without places. ``given``: a situation's first five fields."""
+    goals = [start, *(step.chosen.atoms for step in path.steps)]
+    situation = Situation(*given, goals[-1], path.steps[-1].depth if path.steps else 0, set(goals))
+    num_uncounted = len(list(takewhile(lambda step: step.is_uncounted, reversed(path.steps))))
+    found = find_resolvents(situation, stages, num_uncounted)
+    scores = stages.score(situation, found[1])
+    steps = [complete_step(situation, found, scores, index, stages) for index in range(len(scores))]
+    return [Path(-1, path.place, (*path.steps, step), path.log_probability + step.log_probability) for step in steps]
+
+
+def keep(dialect: Dialect, query: Any, level: int, children: Sequence[Sequence[Path]]) -> list[Path]:
+    """Return the kept children with their places, in order of place. There is one sequence of children for each path."""
+    name, size, seed = dialect.search_numbers
+    if name == "sample":
+        drawn = [own[draw(seed, (*query, own[0].parent, level), own[0].steps[-1].scores)] for own in children]
+        return [child._replace(place=child.parent) for child in drawn]
+    listed = [child for own in children for child in own]
+    if name == "beam":
+        listed.sort(key=lambda child: -child.log_probability)  # stable: of equal children, the first one stays first
+    return [child._replace(place=place) for place, child in enumerate(listed[:size])]
+
+
+def draw(seed: int, numbers: Sequence[int], scores: Sequence[float]) -> int:
+    """Return the index that a sample draws, in proportion to the exponentiated scores.
+
+    ``numbers``: the ids of the query's predicate and arguments, the sample and the level.
+    """
+    key = mix(seed)
+    for number in numbers:
+        key = mix(key ^ (number & MASK))
+    weights = [math.exp(score - max(scores)) for score in scores]
+    total = math.fsum(weights)
+    # `accumulate` adds plain floats from left to right, while `sum` compensates in some versions of Python.
+    shares = accumulate(weight / total for weight in weights)
+    return next((i for i, share in enumerate(shares) if share > (key >> 11) * 2.0**-53), len(scores) - 1)
+
+
+def merge(dialect: Dialect, kept: Sequence[Path]) -> tuple[list[Path], dict[int, int]]:
+    """Return the paths that are followed, and the place into which each other place is merged."""
+    groups: dict[Any, list[Path]] = {}
+    for path in kept:
+        chosen = path.steps[-1].chosen
+        is_merged = chosen.kind is Kind.GOAL and dialect.merge is not Merge.NONE
+        groups.setdefault(canonical(chosen.atoms) if is_merged else path.place, []).append(path)
+    pool = _add if dialect.merge is Merge.SUM else max
+    pooled = [(group[0], pool([path.log_probability for path in group])) for group in groups.values()]
+    followed = [path._replace(log_probability=log_probability) for path, log_probability in pooled]
+    return followed, {path.place: group[0].place for group in groups.values() for path in group[1:]}
+
+
+def _record(path: Path, children: Sequence[Path], kept: Sequence[Path], merged: dict[int, int]) -> Expansion:
+    """Return the expansion of a path from all kept children of its level, and the places into which some are merged."""
+    own = {child.steps[-1].choice: child.place for child in kept if child.parent == path.place}
+    choice = next(iter(own), -1)
+    step = children[choice].steps[-1]
+    if choice < 0:
+        step = step._replace(choice=-1, outcome=Outcome.OPEN)
+    places = {index: -2 - merged[place] if place in merged else place for index, place in own.items()}
+    return Expansion(path, step, [places.get(index, -1) for index in range(len(children))])
+
+
+def aggregate(dialect: Dialect, ended: Sequence[Path]) -> tuple[Outcome, float]:
+    """Return the outcome and the log-probability of a candidate from its ended paths, in order of level and place."""
+    # Samples may repeat a derivation, which counts once. The choices identify it.
+    distinct = {tuple(step.choice for step in path.steps): path for path in reversed(ended)}
+    proofs = [path.log_probability for path in distinct.values() if path.steps[-1].outcome is Outcome.PROVED]
+    if proofs:
+        return Outcome.PROVED, pool_proofs(dialect, proofs)
+    best = max(ended, key=lambda path: path.log_probability)
+    return best.steps[-1].outcome, best.log_probability
+
+
+def pool_proofs(dialect: Dialect, proofs: Sequence[float]) -> float:
+    """Return the log-probability that the dialect gives to several proofs, in any order, from that of each."""
+    highest = max(proofs)
+    if dialect.aggregate is Aggregate.MAX:
+        return highest
+    if dialect.aggregate is Aggregate.SUM or highest < LEAST_EXACT:
+        return _add(proofs)
+    if math.exp(highest) >= 1.0:
+        return 0.0
+    return math.log(-math.expm1(math.fsum(math.log1p(-math.exp(each)) for each in proofs)))
+
+
+def _add(log_probabilities: Sequence[float]) -> float:
+    highest = max(log_probabilities)
+    return highest + math.log(math.fsum(math.exp(each - highest) for each in log_probabilities))
