@@ -21,7 +21,7 @@ from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, check_known
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import DeclaredLimits, Limits, read_dialect
+from kgverify.program.limits import OURS, SEARCHES, DeclaredLimits, Limits, read_dialect
 from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import MOST
@@ -66,6 +66,7 @@ _FILES: Final[Kinds] = dict.fromkeys(("train", "valid", "test", "domains", "rule
 _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), int) | {
     "exclude_query": bool,
     "dialect": lambda text: read_dialect(Path(text)),
+    **dict.fromkeys(SEARCHES, str),
 }
 KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED}
 """The keys of each option that takes pairs."""
@@ -226,8 +227,8 @@ class LimitOptions:
     """The limits of a derivation.
 
     Attributes:
-        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, and dialect=FILE, a
-            TOML file; docs/semantics.md.
+        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, dialect=FILE, a
+            TOML file, and search=beam(8), merge=sum, aggregate=sum; docs/semantics.md.
     """
 
     limits: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE,...")] = ()
@@ -238,7 +239,10 @@ class LimitOptions:
 
     def given_limits(self) -> DeclaredLimits:
         """Return the limits that are given; the others are unknown. UserError for an unknown one."""
-        return DeclaredLimits(**parse_pairs(self.limits, _LIMITS, "limits"))
+        given = parse_pairs(self.limits, _LIMITS, "limits")
+        if switches := {name: given.pop(name) for name in SEARCHES if name in given}:
+            given["dialect"] = msgspec.structs.replace(given.get("dialect", OURS), **switches)
+        return DeclaredLimits(**given)
 
 
 @dataclass(frozen=True)
@@ -247,8 +251,8 @@ class ProofOptions(LimitOptions):
 
     Attributes:
         policy: shortest, two_tower (random weights), trained (weights that come with kgverify), or a safetensors file.
-        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, and dialect=FILE, a
-            TOML file; docs/semantics.md.
+        limits: Limits of a derivation: max_depth=20,max_atoms=6,max_resolvents=120,exclude_query=true, dialect=FILE, a
+            TOML file, and search=beam(8), merge=sum, aggregate=sum; docs/semantics.md.
     """
 
     policy: Annotated[

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair
-from kgverify.comparison.equal_columns import Rounded, agree, differ_in
+from kgverify.comparison.equal_columns import Rounded, agree, count_terms, differ_in
 from kgverify.comparison.modulo import BenignSteps
 from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie, Value
 from kgverify.comparison.step_view import Names, StepView, side_name
@@ -213,7 +213,10 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
     for each in compared:
         if each.rows == "steps":
-            differs |= differ_in(each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides))
+            num_steps = count_terms(each, expected.columns)[pairs.expected] if each.of_search else None
+            differs |= differ_in(
+                each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides), num_steps=num_steps
+            )
     for counts in schema.counts:
         below = [each for each in compared if each.rows == counts.counts and each.rows in schema.groups]
         if counts.rows != "steps" or not below:

@@ -325,7 +325,9 @@ class Numbering:
             atoms[is_atom] = convert(atoms[is_atom])
             stages = c.stages._replace(atoms=atoms, origin=self._convert_origins(c.stages, self._fact_map))
         candidates = c.candidates._replace(atom=convert(c.candidates.atom))
-        return Columns(candidates, c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)), resolvents, stages)
+        return Columns(
+            candidates, c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)), resolvents, stages, c.paths
+        )
 
     def _convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
         is_hole = atoms[:, 0] < 0
@@ -402,7 +404,9 @@ class ComparablePair:
         self.modulo, self.schema = modulo, expected.schema
         numbering = numbering or Numbering(expected, actual)
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
-        every = self.schema.compared_names
+        # Traces of single derivations do not miss the columns of paths.
+        found = self.full[0].fields | self.full[1].fields
+        every = frozenset(each.name for each in self.schema.compared if each.name in found or not each.of_search)
         self.not_compared = tuple(sorted((every - self.full[0].fields) | (every - self.full[1].fields)))
         reasons: list[Coded] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
@@ -449,7 +453,10 @@ class ComparablePair:
     @cached_property
     def compared_fields(self) -> tuple[str, ...]:
         """The columns that are compared, and the digest if it replaces goals."""
-        compared = self.schema.compared_names - set(self.not_compared)
+        compared = {
+            each.name for each in self.schema.compared if not each.of_search or each.name in self.full[0].fields
+        }
+        compared -= set(self.not_compared)
         return tuple(sorted(compared | {DIGEST} if self.by_digest else compared))
 
     @property

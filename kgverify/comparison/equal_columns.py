@@ -40,11 +40,17 @@ def has_equal_columns(
         if each.name in ignored:
             continue
         left, right = schema.values(expected, each.path), schema.values(actual, each.path)
-        is_equal, is_rounded = agree(each, left, right, score_tolerance, expected.candidates.num_steps)
+        num_steps = count_terms(each, expected)
+        is_equal, is_rounded = agree(each, left, right, score_tolerance, num_steps)
         if not is_equal:
             return False, False
         has_other_bits |= is_rounded
     return True, has_other_bits
+
+
+def count_terms(column: Column, columns: Columns) -> NDArray[np.integer]:
+    """Return the number of scores that each value of a column sums up: the steps of the candidate, or of the path."""
+    return columns.steps.depth.astype(np.int64) if column.of_search else columns.candidates.num_steps
 
 
 def agree(
@@ -52,7 +58,7 @@ def agree(
     expected: NDArray[Any],
     actual: NDArray[Any],
     score_tolerance: float,
-    num_steps: NDArray[np.uint32],
+    num_steps: NDArray[np.integer],
 ) -> tuple[bool, bool]:
     """Return whether the values of a column agree, and whether agreeing scores differ in bits.
 
@@ -65,8 +71,15 @@ def agree(
     return has_same_bytes(expected, actual) or np.array_equal(expected, actual), False
 
 
-def differ_in(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the rows in which a column differs, scores by more than the tolerance."""
+def differ_in(
+    column: Column, tolerance: float, *values: NDArray[Any], num_steps: NDArray[np.integer] | None = None
+) -> NDArray[np.bool_]:
+    """Return a mask of the rows in which a column differs, scores by more than the tolerance.
+
+    num_steps: as in `agree`; sums are compared exactly without it
+    """
+    if column.rule is EqualityRule.SUM and num_steps is not None:
+        return ~are_equal_sums(values[0], values[1], num_steps, tolerance)
     if column.rule is EqualityRule.SCORE:
         left, right = (side.astype(np.float64) for side in values)
         with np.errstate(invalid="ignore"):  # infinity minus infinity
@@ -117,12 +130,29 @@ def count_rounded(expected: NDArray[np.floating], actual: NDArray[np.floating]) 
 
 
 def has_equal_sums(
-    expected: NDArray[np.float64], actual: NDArray[np.float64], num_steps: NDArray[np.uint32], score_tolerance: float
+    expected: NDArray[np.float64], actual: NDArray[np.float64], num_steps: NDArray[np.integer], score_tolerance: float
 ) -> bool:
     """Return whether sums of log-probabilities agree within the tolerance that their steps allow."""
-    if bool((expected == actual).all()):
-        return True
-    size = np.where(np.isfinite(expected), np.abs(expected), 0.0)
-    tolerance = 2 * score_tolerance * np.maximum(1, num_steps.astype(np.int64)) + 1e-9 * np.maximum(1.0, size)
+    return len(expected) == len(actual) and (
+        bool((expected == actual).all()) or bool(are_equal_sums(expected, actual, num_steps, score_tolerance).all())
+    )
+
+
+def are_equal_sums(
+    expected: NDArray[np.float64], actual: NDArray[np.float64], num_steps: NDArray[np.integer], score_tolerance: float
+) -> NDArray[np.bool_]:
+    """Return a mask of the sums of log-probabilities that agree within the tolerance that their steps allow."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(((expected == actual) | (np.abs(expected - actual) <= tolerance)).all())
+        found: NDArray[np.bool_] = expected == actual
+        return found | (np.abs(expected - actual) <= bound_sums(expected, num_steps, score_tolerance))
+
+
+def bound_sums(
+    sums: NDArray[np.float64], num_steps: NDArray[np.integer], score_tolerance: float
+) -> NDArray[np.float64]:
+    """Return the difference that the steps of each sum of log-probabilities allow, in nats."""
+    size = np.where(np.isfinite(sums), np.abs(sums), 0.0)
+    bound: NDArray[np.float64] = 2 * score_tolerance * np.maximum(1, num_steps.astype(np.int64)) + 1e-9 * np.maximum(
+        1.0, size
+    )
+    return bound

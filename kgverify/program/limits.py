@@ -1,8 +1,9 @@
 """The limits of a derivation and the options of its semantics."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -14,6 +15,36 @@ from kgverify.files.writing import write_file
 Filter: TypeAlias = Literal["prune", "revisit", "duplicates", "close", "max_atoms", "max_resolvents"]
 
 _PAGE: Final = "docs/semantics.md explains each switch of a dialect"
+
+
+class Search(NamedTuple):
+    """The derivations that are followed for a candidate.
+
+    kind: `greedy`, `beam`, `sample` or `all`
+    size: the most paths of a level; the number of samples
+    seed: the seed of the samples
+    """
+
+    kind: str = "greedy"
+    size: int = 1
+    seed: int = 0
+
+
+_SEARCH: Final = re.compile(r"(greedy)|(?:(beam|all)\((\d{1,9})\)|(sample)\((\d{1,9}), *(\d{1,19})\))")
+
+
+def parse_search(text: object) -> Search:
+    """Return the search of this text: `greedy`, `beam(8)`, `sample(16, 0)`, `all(1000)`. UserError for another text."""
+    found = _SEARCH.fullmatch(text) if isinstance(text, str) else None
+    greedy, kind, size, sample, num, seed = found.groups() if found else [None] * 6
+    search = Search(greedy or kind or sample or "", int(size or num or 1), int(seed or 0))
+    if not search.kind or not search.size:
+        raise UserError(
+            f"search is {text!r}, expected greedy, beam(k), sample(n, seed) or all(limit), each number 1 or more",
+            where="search",
+            fix="write, for example, beam(8), sample(16, 0) or all(1000)",
+        )
+    return search
 
 
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -32,6 +63,9 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     skips_unary:     whether a step is not counted if its only resolvent is a goal
     unproved:        the ranking score of unproved candidates
     ties:            the rank among equal scores
+    search:          the derivations that are followed: `greedy`, `beam(k)`, `sample(n, seed)` or `all(limit)`
+    merge:           how a beam merges paths with the same goal
+    aggregate:       how the proofs of a candidate give its log-probability
 
     UserError for a value that a switch does not support, and for a filter that occurs twice.
 
@@ -60,9 +94,20 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     skips_unary: bool = False
     unproved: Literal["subtract_100", "log_probability"] = "subtract_100"
     ties: Literal["realistic", "optimistic", "pessimistic", "random"] = "realistic"
+    search: str = "greedy"
+    merge: Literal["none", "max", "sum"] = "none"
+    aggregate: Literal["max", "sum", "noisy_or"] = "max"
 
     def __post_init__(self) -> None:
-        for name, values in VALUES.items():
+        kind = self.searching.kind
+        for name, kinds in (("merge", ("beam", "all")), ("aggregate", ("beam", "sample", "all"))):
+            if kind not in kinds and getattr(self, name) != _SEARCHING[name][0]:
+                raise UserError(
+                    f"{name} is {getattr(self, name)!r}, and search {kind} has nothing to {name}",
+                    where=name,
+                    fix=f"leave it out, or search by {' or '.join(kinds)}",
+                )
+        for name, values in (VALUES | _SEARCHING).items():
             found = getattr(self, name)
             if found not in values or type(found) is not type(values[0]):
                 raise _bad_value(name, found, values)
@@ -75,6 +120,11 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             if self.filters.count(each) > 1:
                 raise UserError(f"applies {each} more than once", where="filters", fix="name each filter once")
 
+    @property
+    def searching(self) -> Search:
+        """The search, parsed."""
+        return parse_search(self.search)
+
     def __str__(self) -> str:
         """Return the switches that differ from the default: `unification one_pass, memory set`; or `default`."""
         changed = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(OURS, name)]
@@ -84,10 +134,17 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 FILTERS: Final[tuple[Filter, ...]] = get_args(Filter)
 """Every filter of a dialect."""
 
+_KINDS: Final = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items()}
+
+_SEARCHING: Final[dict[str, tuple[Any, ...]]] = {name: _KINDS[name] for name in ("merge", "aggregate")}
+
+SEARCHES: Final = ("search", *_SEARCHING)
+"""The switches of a search."""
+
 VALUES: Final[dict[str, tuple[Any, ...]]] = {
-    name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"
+    name: values for name, values in _KINDS.items() if name not in ("filters", *SEARCHES)
 }
-"""The values of each switch except `filters`. If they are names, the default comes first."""
+"""The values of each switch of a single derivation, except `filters`. If they are names, the default comes first."""
 
 RANKED: Final = ("unproved", "ties")
 """The switches that affect only ranks."""

@@ -54,7 +54,8 @@ class Origin(IntEnum):
 class Stage(StrEnum):
     """A stage of a run: the shared vocabulary of code, traces, reports and faults.
 
-    `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, `RECYCLE` is the batch machinery
+    `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, in which `EXPAND` to `AGGREGATE` belong to
+    searches with several paths, `RECYCLE` is the batch machinery
     around the steps, `RANK` and `METRIC` come after.
 
     Example:
@@ -74,6 +75,10 @@ class Stage(StrEnum):
     CLOSE = "close"
     LIMIT = "limit"
     SCORE = "score"
+    EXPAND = "expand"
+    TOP_K = "top_k"
+    MERGE = "merge"
+    AGGREGATE = "aggregate"
     CHOOSE = "choose"
     ADVANCE = "advance"
     FINISH = "finish"
@@ -82,7 +87,11 @@ class Stage(StrEnum):
     METRIC = "metric"
 
 
-STEP_STAGES = tuple(Stage)[1:14]
+SEARCH_STAGES: Final = (Stage.EXPAND, Stage.TOP_K, Stage.MERGE, Stage.AGGREGATE)
+"""The stages that only a search has: those of all paths of a candidate together."""
+
+STEP_STAGES: Final[tuple[Stage, ...]] = tuple(each for each in tuple(Stage)[1:18] if each not in SEARCH_STAGES)
+"""The stages of one step of one path."""
 
 
 class DifferenceClass(StrEnum):

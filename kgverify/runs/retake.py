@@ -139,7 +139,7 @@ def _as_trace(
         rankings=None,
         facts=facts,
         fact_lines=None,
-        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info),
+        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info, limits),
         source=f"{info.name}, {what} {recorded.source or 'the trace'}",
     )
 

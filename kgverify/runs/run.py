@@ -270,7 +270,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
     program = run.graph.program
     where = f"engine {engine.info.name}"
     check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine.info)
+    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine.info, run.limits)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.adapters.searching import collect_levels, collect_search
 from kgverify.engines.adapters.stepwise import collect, read_positions
 from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, StageOutputs, find_positives
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import Atoms, Clauses, number_variables
@@ -29,6 +30,7 @@ from kgverify.step.plain_step import (
     score_shortest,
     show_stages,
 )
+from kgverify.step.search import ALL_SOUND, Level, Path, Searches, SearchStages, take_level
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.score_tolerance import bound_score_error
@@ -38,6 +40,7 @@ class PlainEngine:
     """An engine that takes the plain step, in every dialect, with scores in float64.
 
     stages:  the stages of the step; each of them may be replaced
+    searching: the stages of a search with several paths; each of them may be replaced
     triples: int32 [n, 3] the split of the queries; it identifies the positives in a dialect that excludes only
              positives
     reasons: the reasons for the device, mode and precision, in words
@@ -52,6 +55,7 @@ class PlainEngine:
         policy: Policy,
         *,
         stages: Stages = SOUND,
+        searching: SearchStages = ALL_SOUND,
         triples: NDArray[np.int32] | None = None,
         faults: tuple[str, ...] = (),
         reasons: tuple[str, ...] = (),
@@ -64,7 +68,7 @@ class PlainEngine:
             scores = score_two_tower(policy.weights, policy.num_blocks)
         clauses = Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect)
         self._start = Situation(clauses, limits, None, (), scores=scores)
-        self._stages, self.triples, self.reasons = stages, triples, reasons
+        self._stages, self._searching, self.triples, self.reasons = stages, searching, triples, reasons
         self.info = EngineInfo(
             name=PLAIN,
             mode=PLAIN,
@@ -81,6 +85,8 @@ class PlainEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
+        if self._start.dialect.search != OURS.search:
+            return self._search(candidates, progress)
         derivations: list[list[TakenStep]] = []
         # A triple may be a corruption of several queries.
         known: dict[tuple[Atoms, Ids | None], list[TakenStep]] = {}
@@ -91,6 +97,30 @@ class PlainEngine:
             derivations.append(known[key])
             progress(1)
         return collect(candidates, derivations)
+
+    def _search(self, candidates: CandidateSet, progress: Progress) -> Columns:
+        situations = self._situations(candidates)
+        searches = Searches(self._start.limits, [each.goal for each in situations])
+        level = 0
+        while searches.open:
+            found = [self._take_level(situations[i], level, searches.beams[i][-1]) for i in searches.open]
+            progress(searches.advance(found))
+            level += 1
+        conclude = partial(self._searching.aggregate, self._start.dialect)
+        found_all = [searches.conclude(i, conclude) for i in range(len(situations))]
+        return collect_search(candidates, self._start.limits, found_all)
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        situations = self._situations(candidates)
+        # Every path of a beam has taken as many steps as the beam has levels.
+        levels = [
+            self._take_level(each, len(beam[0].visited) - 1, beam) for each, beam in zip(situations, beams, strict=True)
+        ]
+        return collect_levels(candidates, self._start.limits, beams, levels)
+
+    def _take_level(self, situation: Situation, level: int, beam: Sequence[Path]) -> Level:
+        return take_level(situation, level, beam, self._stages, self._searching)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""

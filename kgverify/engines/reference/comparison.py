@@ -40,7 +40,7 @@ def read_sides(
 
 def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bool) -> Iterator[Proved]:
     """Yield the candidates of a trace, without the columns that only one trace has."""
-    symbols, (candidates, steps, resolvents, _) = trace.symbols, trace.columns
+    symbols, (candidates, steps, resolvents, *_) = trace.symbols, trace.columns
     facts: Any = trace.facts if has_facts and trace.facts is not None else ()
 
     def argument(number: int) -> Any:

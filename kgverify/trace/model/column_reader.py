@@ -143,7 +143,7 @@ class MemoryReader(ColumnReader):
     def take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column in any order."""
         values = self.schema.values(self.columns, name)
-        taken: NDArray[Any] = values[rows]
+        taken: NDArray[Any] = values[rows] if len(values) else values
         # A row maps the pages around it, up to megabytes.
         release_pages([values])
         return taken

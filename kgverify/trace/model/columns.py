@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side, Stage
 from kgverify.trace.model.schema import FORMAT, Column, EqualityRule, Schema, TraceLevel, column
 
 _Columns = TypeVar("_Columns")
@@ -198,13 +198,38 @@ def no_stage_items(num_steps: int = 0) -> StageItems:
     return StageItems(*(np.zeros(shape, each.dtypes[0]) for shape, each in zip(shapes, _STAGES, strict=True)))
 
 
+class Paths(NamedTuple):
+    """The paths of a search with several paths; all empty in other runs. A step is the expansion of one path.
+
+    The steps of a candidate ascend by level and place: a step begins a level unless its place is above that of the one before.
+
+    place:           int32   [T]  of the path in its beam
+    parent:          int32   [T]  place of the path, in the level before, from which it comes; -1 in the first level
+    log_probability: float64 [T]  of the path before the step, in nats
+    child:           int32   [R]  place that a resolvent got; -1 if it was not kept, -2 - p if it was merged into place p
+    """
+
+    place: NDArray[np.int32]
+    parent: NDArray[np.int32]
+    log_probability: NDArray[np.float64]
+    child: NDArray[np.int32]
+
+
+NO_PATHS: Final = Paths(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32))
+"""The paths of a run that follows a single derivation of each candidate."""
+
+PATHS: Final = frozenset(f"paths.{name}" for name in Paths._fields)
+"""The columns that only a search with several paths has."""
+
+
 class Columns(NamedTuple):
-    """The candidates of a run with all their steps, and the outputs of the stages if they were recorded."""
+    """The candidates of a run with all their steps, their paths, and the outputs of the stages if they were recorded."""
 
     candidates: Candidates
     steps: Steps
     resolvents: Resolvents
     stages: StageItems = no_stage_items()
+    paths: Paths = NO_PATHS
 
 
 StepBatch: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
@@ -213,6 +238,12 @@ StepBatch: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
 
 def _optional(path: str, dtype: str, stage: Stage, **facts: Any) -> Column:
     return column(path, dtype, is_required=False, stage=stage, **facts)
+
+
+def _of_path(name: str, dtype: str, stage: Stage, rows: str = "steps", **facts: Any) -> Column:
+    return _optional(
+        f"paths/{name}", dtype, stage, rows=rows, level=TraceLevel.STEPS, is_digested=False, of_search=True, **facts
+    )
 
 
 KNOWLEDGE_GRAPH: Final = Schema(
@@ -240,12 +271,17 @@ KNOWLEDGE_GRAPH: Final = Schema(
         _optional("resolvents/origin", "<i4", Stage.MATCH_RULES, is_digested=False),
         _optional("resolvents/score", "<f4 <f8", Stage.SCORE, rule=EqualityRule.SCORE),
         column("resolvents/atoms", "<i4*3", rows="resolvents/atoms", stage=Stage.RESOLVE),
+        _of_path("place", "<i4", Stage.TOP_K),
+        _of_path("parent", "<i4", Stage.TOP_K),
+        _of_path("log_probability", "<f8", Stage.EXPAND, rule=EqualityRule.SUM),
+        _of_path("child", "<i4", Stage.TOP_K, rows="resolvents"),
         *_STAGES,
     ),
-    stages=STEP_STAGES,
+    stages=tuple(Stage),
     together=(
         ("resolvents/origin_kind", "resolvents/origin"),
         ("steps/dropped_atoms", "steps/dropped_resolvents"),
+        ("paths/place", "paths/parent", "paths/child"),
     ),
 )
 """The schema of derivations in knowledge graphs."""

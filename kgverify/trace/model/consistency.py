@@ -119,7 +119,7 @@ class _Block:
     """Some candidates with their steps. first: the first step of each candidate; owner: the candidate of each step."""
 
     def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
-        self._candidates, self._steps, self._resolvents, _ = self._columns = columns
+        self._candidates, self._steps, self._resolvents, *_ = self._columns = columns
         self._header, self._limits = header, header.limits
         # A trace in an unknown dialect is checked against the default one.
         self._dialect = self._limits.dialect or OURS

@@ -76,7 +76,7 @@ def compute_sequence(columns: Columns, absent: Collection[str] = (), schema: Sch
 
 def _compute(columns: Columns, num: int) -> list[Words]:
     """Compute all three digests, or only the first."""
-    _, steps, resolvents, _ = columns
+    steps, resolvents = columns.steps, columns.resolvents
     num_steps = len(steps.num_atoms)
     for counts, total in (
         (steps.num_atoms, len(steps.goal_atoms)),
@@ -189,7 +189,7 @@ class _GoalHasher:
 
     def __init__(self, columns: Columns, *, is_renaming: bool) -> None:
         self._is_renaming = is_renaming
-        _, steps, resolvents, _ = columns
+        steps, resolvents = columns.steps, columns.resolvents
         atoms = (steps.goal_atoms, resolvents.atoms)
         self.arguments = _Table(*(a[:, i] for a in atoms for i in (1, 2)))
         self.predicates = _Table(*(a[:, 0] for a in atoms))

@@ -7,7 +7,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.program.limits import NUMBERS, OURS, DeclaredLimits, Dialect, Limits
-from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, PATHS
 
 SCHEMA_VERSION: Final = 4
 """The only version that is written and read."""
@@ -59,9 +59,13 @@ _PAIRS: Final = tuple(frozenset(FIELD_OF[path].name for path in pair) for pair i
 """Pairs of columns that are meaningless without each other."""
 
 
-def unknown_columns(engine: EngineInfo) -> frozenset[str]:
-    """Return the columns that an engine does not know, and the columns that are meaningless without them."""
-    unknown = frozenset(engine.unknown)
+def unknown_columns(engine: EngineInfo, limits: DeclaredLimits | None = None) -> frozenset[str]:
+    """Return the columns that an engine does not know, and the columns that are meaningless without them.
+
+    limits: only if their dialect searches with several paths, the columns of paths may be known
+    """
+    has_paths = limits is not None and limits.dialect is not None and limits.dialect.search != OURS.search
+    unknown = frozenset(engine.unknown) | (PATHS if not has_paths else frozenset())
     return unknown.union(*(pair for pair in _PAIRS if pair & unknown))
 
 

@@ -107,6 +107,7 @@ class Column:
     codes:       the enumeration of its values
     is_identity: whether it is part of the identity of a candidate
     is_digested: whether the digests of steps count it
+    of_search:   whether only searches with several paths have it, so that elsewhere it has no rows and is not missed
     """
 
     path: str
@@ -121,6 +122,7 @@ class Column:
     codes: type[IntEnum] | None = None
     is_identity: bool = False
     is_digested: bool = True
+    of_search: bool = False
 
     @property
     def name(self) -> str:
@@ -265,6 +267,7 @@ class Schema:
     def absent(self, path: str, length: int) -> NDArray[Any]:
         """Return the stand-in for a column that a file does not hold: zeros for each row of its level, or no atoms."""
         field = self.column_of[path]
+        length = 0 if field.of_search else length
         return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
     def build(self, rows: Mapping[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Any:
@@ -273,11 +276,13 @@ class Schema:
         rows: the rows of each level
         """
         return self.record(
-            *(
-                kind(*(fetch(path, rows[self.column_of[path].rows]) for path in (f"{group}/{n}" for n in kind._fields)))
+            **{
+                group: kind(
+                    *(fetch(path, rows[self.column_of[path].rows]) for path in (f"{group}/{n}" for n in kind._fields))
+                )
                 for group, kind in self.groups.items()
-                if group in rows
-            )
+                if group in rows or self.column_of[f"{group}/{kind._fields[0]}"].of_search
+            }
         )
 
     def find_rows(self, steps: Any, below: Callable[[str, Any], Any], *, has_stages: bool) -> dict[str, Any]:
@@ -305,12 +310,14 @@ class Schema:
     def encode(self, columns: Any, absent: Iterable[str] = ()) -> Arrays:
         """Return the columns by path, without the absent ones, named as in `Trace.fields`.
 
-        A column may be left out if its record has a default for it: it has no rows then.
+        A column of searches is left out if it has no rows.
         """
         arrays: Arrays = {}
         for group, level in columns._asdict().items():
-            unknown = {f"{group}/{name}" for name in level._field_defaults if len(getattr(level, name)) < len(level[0])}
-            arrays |= {path: values for path, values in encode_level(group, level).items() if path not in unknown}
+            of_group = encode_level(group, level)
+            arrays |= {
+                path: of_group[path] for path in of_group if len(of_group[path]) or not self.column_of[path].of_search
+            }
         for name in absent:
             arrays.pop(name.replace(".", "/"), None)
         return arrays
@@ -338,7 +345,7 @@ class Schema:
 
     def count_rows(self, columns: Any) -> dict[str, int]:
         """Return the number of rows of each group of some columns."""
-        return {group: len(self.values(columns, paths[0])) for group, paths in self._length_from.items()}
+        return {group: len(self.values(columns, paths[0])) for group, paths in self._length_from.items() if paths}
 
     @cached_property
     def _left_out(self) -> Mapping[TraceLevel, frozenset[str]]:

@@ -21,7 +21,7 @@ atoms) of each resolvent, up to `prune` with variables renumbered canonically, s
 scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
 """
 
-_NUMBER_OF: Final = {stage: number for number, stage in enumerate(STEP_STAGES, 1)}
+_NUMBER_OF: Final[dict[Stage, int]] = {stage: number for number, stage in enumerate(STEP_STAGES, 1)}
 _SINGLE: Final = (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 
 _WITH_ATOMS: Final = tuple(STEP_STAGES[STEP_STAGES.index(Stage.RESOLVE) : STEP_STAGES.index(Stage.LIMIT) + 1])

@@ -114,7 +114,7 @@ class DataFile(ColumnReader):
         """The columns that it holds and its engine knows, as `Trace.fields` names them."""
         shared = ("header", "symbols/", "shard/")
         held = frozenset(self.schema.column_of[path].name for path in self.stored if not path.startswith(shared))
-        return held - unknown_columns(self.header.engine)
+        return held - unknown_columns(self.header.engine, self.header.limits)
 
     @cached_property
     def header(self) -> Header:

@@ -352,7 +352,7 @@ class TraceWriter:
         self._part = part
         self._creator = header.creator or f"kgverify {__version__}"
         self._storage = storage
-        self._absent = frozenset(storage.absent) | (schema.optional & unknown_columns(header.engine))
+        self._absent = frozenset(storage.absent) | (schema.optional & unknown_columns(header.engine, header.limits))
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
         if odd := sorted(self._absent - schema.optional):

@@ -1,0 +1,134 @@
+"""An engine that searches with several paths, from one function that takes a level. A base class provides the rest."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine, collect
+from kgverify.errors import UserError, count_of
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.progress import Progress, no_progress
+from kgverify.step.clauses import number_variables
+from kgverify.step.plain_step import Taken, TakenStep, find_outcome
+from kgverify.step.search import Ended, Kept, Level, Path, Searched, Searches, aggregate
+from kgverify.trace.model.columns import CandidateSet, Columns, Paths
+
+__all__ = ["Ended", "Kept", "Level", "Path", "SearchEngine", "collect_search"]
+
+
+def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[Searched]) -> Columns:
+    """Collect the paths of searches into columns: a step for each path of each level."""
+    places: list[int] = []
+    parents: list[int] = []
+    sums: list[float] = []
+    children: list[int] = []
+    steps = []
+    for each in searches:
+        of_candidate = []
+        for beam, level in zip(each.beams, each.levels, strict=True):
+            of_child = {(kept.parent, kept.choice): kept for kept in level.kept}
+            for path, taken in zip(beam, level.taken, strict=True):
+                places.append(path.place)
+                parents.append(path.parent)
+                sums.append(path.log_probability)
+                kept = [of_child.get((path.place, i)) for i in range(len(taken.resolvents))]
+                children += [-1 if child is None else _number(child) for child in kept]
+                of_candidate.append(_choose(limits, path, taken, [child for child in kept if child is not None]))
+        steps.append(of_candidate)
+    columns = collect(candidates, steps)
+    of_candidates = columns.candidates._replace(
+        outcome=np.array([each.outcome for each in searches], np.int8),
+        is_limited=np.array([each.is_limited for each in searches], np.uint8),
+        log_probability=np.array([each.log_probability for each in searches], np.float64),
+    )
+    paths = Paths(
+        np.array(places, np.int32),
+        np.array(parents, np.int32),
+        np.array(sums, np.float64),
+        np.array(children, np.int32),
+    )
+    return columns._replace(candidates=of_candidates, paths=paths)
+
+
+def _number(kept: Kept) -> int:
+    return kept.place if kept.merged_into < 0 else -2 - kept.merged_into
+
+
+def _choose(limits: Limits, path: Path, taken: Taken, kept: Sequence[Kept]) -> TakenStep:
+    """Return the step of a path, with the best of its children as its choice; -1 if none is kept."""
+    choice, outcome = -1, Outcome.OPEN
+    is_uncounted = path.is_uncounted(limits, taken)
+    if kept:
+        choice = min(kept, key=lambda child: child.place).choice
+        outcome = find_outcome(limits, taken.resolvents[choice].kind, path.depth + (not is_uncounted))
+    return TakenStep(path.visited[-1], path.depth, taken, choice, outcome, 0.0, is_uncounted)
+
+
+class SearchEngine(StepwiseEngine, ABC):
+    """A prover whose author provides `take_level`, which takes a step of every path of a beam and keeps some children.
+
+    program, limits, policy: as given; `limits.dialect.searching` is the search
+    """
+
+    @abstractmethod
+    def take_level(self, query: AtomIds, beam: Sequence[Path]) -> Level:
+        """Return the resolvents of every path with their scores, and the children that are kept, in order of place."""
+
+    def take_levels(self, queries: Sequence[AtomIds], beams: Sequence[Sequence[Path]]) -> Sequence[Level]:
+        """Take a level of each search. All searches are open; their levels may differ."""
+        return [self.take_level(query, beam) for query, beam in zip(queries, beams, strict=True)]
+
+    def aggregate(self, query: AtomIds, ended: Sequence[Ended]) -> tuple[Outcome, float]:
+        """Return the outcome and the log-probability of a candidate; by default, those of the dialect."""
+        return aggregate(self.limits.dialect, ended)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end, all of them level by level in parallel. UserError for a level that does not fit."""
+        queries = self._read_queries(candidates)
+        searches = Searches(self.limits, [number_variables([query]) for query in queries])
+        while searches.open:
+            now = searches.open
+            progress(searches.advance(self._take([queries[i] for i in now], [searches.beams[i][-1] for i in now])))
+        found = [searches.conclude(i, partial(self.aggregate, query)) for i, query in enumerate(queries)]
+        return collect_search(candidates, self.limits, found)
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        levels = self._take(self._read_queries(candidates), beams)
+        return collect_levels(candidates, self.limits, beams, levels)
+
+    def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
+        """Take a step of each path, as a beam of its own."""
+        beams = [[Path(0, goals, depth=len(goals) - 1)] for goals in visited]
+        return [level.taken[0] for level in self._take(queries, beams)]
+
+    def _take(self, queries: Sequence[AtomIds], beams: Sequence[Sequence[Path]]) -> Sequence[Level]:
+        levels = self.take_levels(queries, beams)
+        for num, beam in ((len(level.taken), beam) for beam, level in zip(beams, levels, strict=True)):
+            if num != len(beam):
+                raise UserError(
+                    f"expected the resolvents of {count_of(len(beam), 'path')}, found {num}",
+                    where=f"{type(self).__name__}.take_level",
+                    fix="give one Taken for each path of the beam, in the same order",
+                )
+        for beam, level in zip(beams, levels, strict=True):
+            nums = {path.place: len(taken.resolvents) for path, taken in zip(beam, level.taken, strict=True)}
+            for child in level.kept:
+                if not 0 <= child.choice < nums.get(child.parent, 0):
+                    raise UserError(
+                        f"keeps resolvent {child.choice} of the path at place {child.parent}, which does not exist",
+                        where=f"{type(self).__name__}.take_level",
+                        fix="give the place of a path of the beam, and the index of one of its resolvents",
+                    )
+        return levels
+
+
+def collect_levels(
+    candidates: CandidateSet, limits: Limits, beams: Sequence[Sequence[Path]], levels: Sequence[Level]
+) -> Columns:
+    """Collect one level of each search into columns; the outcome is OPEN."""
+    found = [Searched([beam], [level], False, Outcome.OPEN, 0.0) for beam, level in zip(beams, levels, strict=True)]
+    return collect_search(candidates, limits, found)
