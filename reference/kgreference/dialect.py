@@ -229,7 +229,7 @@ class Aggregate(StrEnum):
     NOISY_OR = "noisy_or"
 
 
-_SEARCH: Final = re.compile(r"greedy|(beam|all)\([1-9][0-9]*\)|sample\([1-9][0-9]*, ?[0-9]+\)")
+_SEARCH: Final = re.compile(r"greedy|(beam|all)\(0*[1-9][0-9]*\)|sample\(0*[1-9][0-9]*, *[0-9]+\)")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,17 @@ from kgreference.dialect import Aggregate, Dialect, Merge
 from kgreference.policy import Policy
 from kgreference.program import Program
 from kgreference.resolvent import Kind
-from kgreference.step import OUR_STAGES, Limits, Outcome, Situation, Stages, Step
-from kgreference.step import complete_step, find_excluded, find_resolvents
+from kgreference.step import (
+    OUR_STAGES,
+    Limits,
+    Outcome,
+    Situation,
+    Stages,
+    Step,
+    complete_step,
+    find_excluded,
+    find_resolvents,
+)
 from kgreference.terms import Atom, Goal, canonical
 
 LEAST_EXACT = -700.0
@@ -80,14 +89,14 @@ def search(
     name, size, _ = dialect.search_numbers
     if name == "greedy" or min(limits.max_depth, limits.max_atoms, limits.max_resolvents) < 1:
         raise ValueError(f"expected a search that is not greedy, and limits of 1 or more, found {name} and {limits}")
-    given = dialect, program, limits, policy, find_excluded(dialect, limits, query, is_positive)
-    start = canonical((query,))
+    excluded = find_excluded(dialect, limits, query, is_positive)
+    start = Situation(dialect, program, limits, policy, excluded, canonical((query,)), 0, set())
     beam = [Path(place, -1, (), 0.0) for place in range(size if name == "sample" else 1)]
     levels: list[list[Expansion]] = []
     ended: list[Path] = []
     while beam:
-        children = [expand(given, start, path, stages) for path in beam]
-        kept = keep(dialect, start[0], len(levels), children)
+        children = [expand(start, path, stages) for path in beam]
+        kept = keep(dialect, start.goal[0], len(levels), children)
         followed, merged = merge(dialect, kept)
         levels.append([_record(path, own, kept, merged) for path, own in zip(beam, children, strict=True)])
         ended += [path for path in followed if path.steps[-1].outcome is not Outcome.OPEN]
@@ -99,10 +108,11 @@ def search(
     return Search(levels, ended, outcome, is_limited, log_probability)
 
 
-def expand(given: Any, start: Goal, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
-    """Return the children of a path, one for each resolvent, without places. ``given``: a situation's first five fields."""
-    goals = [start, *(step.chosen.atoms for step in path.steps)]
-    situation = Situation(*given, goals[-1], path.steps[-1].depth if path.steps else 0, set(goals))
+def expand(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
+    """Return the children of a path, one for each resolvent, without places. ``start``: the situation at the query."""
+    goals = [start.goal, *(step.chosen.atoms for step in path.steps)]
+    depth = path.steps[-1].depth if path.steps else 0
+    situation = start._replace(goal=goals[-1], depth=depth, visited=set(goals))
     num_uncounted = len(list(takewhile(lambda step: step.is_uncounted, reversed(path.steps))))
     found = find_resolvents(situation, stages, num_uncounted)
     scores = stages.score(situation, found[1])
