@@ -21,7 +21,7 @@ from kgreference.step import (
     find_excluded,
     find_resolvents,
 )
-from kgreference.terms import Atom, Goal, canonical
+from kgreference.terms import Atom, canonical
 
 LEAST_EXACT = -700.0
 """The log-probability, in nats, below which `exp` loses digits, and noisy-or equals a sum to every digit."""
@@ -45,15 +45,16 @@ class Path(NamedTuple):
 class Expansion(NamedTuple):
     """The step of one path.
 
-    path:   the path before the step
-    step:   the step whose choice is the kept child of the lowest place. If none is kept, its choice is -1 and its outcome
-            OPEN
-    places: the place of each child: -1 if it is not kept, -2 - p if it is merged into place p
+    path:     the path before the step
+    step:     the step whose choice is the kept child of the lowest place. If none is kept, its choice is -1 and its outcome
+              OPEN
+    children: the place and the log-probability of each child: -1 and 0 if it is not kept; -2 - p if it is merged into place
+              p, whose log-probability is that of all that are merged
     """
 
     path: Path
     step: Step
-    places: list[int]
+    children: list[tuple[int, float]]
 
 
 class Search(NamedTuple):
@@ -71,6 +72,11 @@ class Search(NamedTuple):
     outcome: Outcome
     is_limited: bool
     log_probability: float
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of all expansions."""
+        return [each.step for level in self.levels for each in level]
 
 
 def search(
@@ -94,16 +100,21 @@ def search(
     beam = [Path(place, -1, (), 0.0) for place in range(size if name == "sample" else 1)]
     levels: list[list[Expansion]] = []
     ended: list[Path] = []
+    is_limited = False
     while beam:
         children = [expand(start, path, stages) for path in beam]
         kept = keep(dialect, start.goal[0], len(levels), children)
-        followed, merged = merge(dialect, kept)
-        levels.append([_record(path, own, kept, merged) for path, own in zip(beam, children, strict=True)])
+        followed, shown = merge(dialect, kept)
+        levels.append([])
+        for path, own in zip(beam, children, strict=True):
+            nothing = own[0].steps[-1]._replace(choice=-1, outcome=Outcome.OPEN)
+            step = next((child.steps[-1] for child in kept if child.parent == path.place), nothing)
+            of_path = [shown.get((path.place, choice), (-1, 0.0)) for choice in range(len(own))]
+            levels[-1].append(Expansion(path, step, of_path))
+            is_limited |= step.dropped_atoms > 0 or step.dropped_resolvents > 0
+        is_limited |= name == "all" and sum(map(len, children)) > size
         ended += [path for path in followed if path.steps[-1].outcome is not Outcome.OPEN]
         beam = [path for path in followed if path.steps[-1].outcome is Outcome.OPEN]
-    steps = [each.step for level in levels for each in level]
-    is_cut = name == "all" and any(-1 in each.places for level in levels for each in level)
-    is_limited = is_cut or any(step.dropped_atoms > 0 or step.dropped_resolvents > 0 for step in steps)
     outcome, log_probability = aggregate(dialect, ended)
     return Search(levels, ended, outcome, is_limited, log_probability)
 
@@ -147,28 +158,21 @@ def draw(seed: int, numbers: Sequence[int], scores: Sequence[float]) -> int:
     return next((i for i, share in enumerate(shares) if share > (key >> 11) * 2.0**-53), len(scores) - 1)
 
 
-def merge(dialect: Dialect, kept: Sequence[Path]) -> tuple[list[Path], dict[int, int]]:
-    """Return the paths that are followed, and the place into which each other place is merged."""
+def merge(dialect: Dialect, kept: Sequence[Path]) -> tuple[list[Path], dict[tuple[int, int], tuple[int, float]]]:
+    """Return the paths that are followed, and the entry of each kept child in an expansion, by its parent and its choice."""
     groups: dict[Any, list[Path]] = {}
     for path in kept:
         chosen = path.steps[-1].chosen
         is_merged = chosen.kind is Kind.GOAL and dialect.merge is not Merge.NONE
         groups.setdefault(canonical(chosen.atoms) if is_merged else path.place, []).append(path)
-    pool = _add if dialect.merge is Merge.SUM else max
-    pooled = [(group[0], pool([path.log_probability for path in group])) for group in groups.values()]
-    followed = [path._replace(log_probability=log_probability) for path, log_probability in pooled]
-    return followed, {path.place: group[0].place for group in groups.values() for path in group[1:]}
-
-
-def _record(path: Path, children: Sequence[Path], kept: Sequence[Path], merged: dict[int, int]) -> Expansion:
-    """Return the expansion of a path from all kept children of its level, and the places into which some are merged."""
-    own = {child.steps[-1].choice: child.place for child in kept if child.parent == path.place}
-    choice = next(iter(own), -1)
-    step = children[choice].steps[-1]
-    if choice < 0:
-        step = step._replace(choice=-1, outcome=Outcome.OPEN)
-    places = {index: -2 - merged[place] if place in merged else place for index, place in own.items()}
-    return Expansion(path, step, [places.get(index, -1) for index in range(len(children))])
+    followed, shown = [], {}
+    for first, *others in groups.values():
+        values = [path.log_probability for path in (first, *others)]
+        followed.append(first._replace(log_probability=_add(values) if dialect.merge is Merge.SUM else max(values)))
+        shown[first.parent, first.steps[-1].choice] = first.place, followed[-1].log_probability
+        for path in others:
+            shown[path.parent, path.steps[-1].choice] = -2 - first.place, path.log_probability
+    return followed, shown
 
 
 def aggregate(dialect: Dialect, ended: Sequence[Path]) -> tuple[Outcome, float]:

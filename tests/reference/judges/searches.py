@@ -88,19 +88,15 @@ class Tree:
 
 
 class Row(NamedTuple):
-    """A path before a step, its step, and the places of the children."""
+    """A path before a step, its step, and the places and log-probabilities of the children."""
 
     level: int
     place: int
     parent: int
     log_probability: float
     path: Choices
-    goal: kgreference.Goal
-    offered: list[kgreference.Resolvent]
-    scores: list[float]
-    places: list[int]
-    choice: int
-    outcome: Outcome
+    step: Step
+    children: list[tuple[int, float]]
 
 
 class Searched(NamedTuple):
@@ -151,31 +147,17 @@ def define_search(tree: Tree, dialect: Dialect, query: kgreference.Atom) -> Sear
         for place, path in places.items():
             of_child = {child[-1]: each for each, (by, child) in kept.items() if by == place}
             step = tree.step((*path, 0))
-            shown = [
-                -1
-                if i not in of_child
-                else of_child[i]
-                if into.get(of_child[i], of_child[i]) == of_child[i]
-                else -2 - into[of_child[i]]
-                for i in range(len(step.after_limit))
-            ]
-            best = min(of_child, key=lambda i: of_child[i], default=-1)
-            outcome = tree.step((*path, best)).outcome if of_child else Outcome.OPEN
-            rows.append(
-                Row(
-                    level,
-                    place,
-                    parent[place],
-                    weight[place],
-                    path,
-                    step.goal,
-                    step.after_limit,
-                    step.scores,
-                    shown,
-                    best,
-                    outcome,
-                )
-            )
+            shown = []
+            for i in range(len(step.after_limit)):
+                got = of_child.get(i)
+                is_own = got == into.get(got, got)
+                number = -1 if got is None else got if is_own else -2 - into[got]
+                shown.append((number, 0.0 if got is None else value_at[got]))
+            best = min(of_child, key=lambda i: of_child[i], default=0)
+            step = tree.step((*path, best))
+            if not of_child:
+                step = step._replace(choice=-1, outcome=Outcome.OPEN)
+            rows.append(Row(level, place, parent[place], weight[place], path, step, shown))
             is_limited |= step.dropped_atoms + step.dropped_resolvents > 0
         followed = {place: kept[place] for place in kept if into.get(place, place) == place}
         ended += [
@@ -248,21 +230,9 @@ def judge_search(tree: Tree, dialect: Dialect, found: kgreference.Search, query:
     """Return the first difference between a search and the definition; "" if there is none."""
     expected = define_search(tree, dialect, query)
     rows = [
-        Row(
-            level,
-            place,
-            parent,
-            value,
-            tuple(each.choice for each in steps),
-            step.goal,
-            step.after_limit,
-            step.scores,
-            places,
-            step.choice,
-            step.outcome,
-        )
+        Row(level, place, parent, value, tuple(each.choice for each in steps), step, children)
         for level, expansions in enumerate(found.levels)
-        for (place, parent, steps, value), step, places in expansions
+        for (place, parent, steps, value), step, children in expansions
     ]
     for number, (wanted, row) in enumerate(zip(expected.rows, rows, strict=False)):
         for name in Row._fields:
@@ -413,12 +383,13 @@ def _count(dialect: Dialect, found: kgreference.Search, seen: Counter[str]) -> N
     seen[dialect.search.partition("(")[0]] += 1
     seen[found.outcome.name] += 1
     expansions = [each for level in found.levels for each in level]
+    children = [child for each in expansions for child in each.children]
     proofs = [path for path in found.ended if path.steps[-1].outcome is Outcome.PROVED]
     lengths = {len(path.steps) for path in found.ended}
     seen["steps"] += len(expansions)
-    seen["a child that is not kept"] += any(-1 in each.places for each in expansions)
+    seen["a child that is not kept"] += any(place == -1 for place, _ in children)
     seen["a path without kept children"] += any(each.step.choice < 0 for each in expansions)
-    seen[f"merged by {dialect.merge}"] += any(place < -1 for each in expansions for place in each.places)
+    seen[f"merged by {dialect.merge}"] += any(place < -1 for place, _ in children)
     seen[f"several proofs, {dialect.aggregate}"] += len(proofs) > 1
     seen["ends at several levels"] += len(lengths) > 1
     seen["a gap between places"] += any(
@@ -429,9 +400,9 @@ def _count(dialect: Dialect, found: kgreference.Search, seen: Counter[str]) -> N
         values = [
             each.path.log_probability + log_softmax(each.step.scores, i)
             for each in level
-            for i in range(len(each.places))
+            for i in range(len(each.children))
         ]
-        kept = [place != -1 for each in level for place in each.places]
+        kept = [place != -1 for each in level for place, _ in each.children]
         worst = [value for value, is_kept in zip(values, kept, strict=True) if is_kept]
         lost = [value for value, is_kept in zip(values, kept, strict=True) if not is_kept]
         seen["a tie at the edge of the beam"] += bool(lost) and dialect.search[0] == "b" and max(lost) == min(worst)
@@ -487,10 +458,10 @@ def _judge_beam(
             path.log_probability,
             [list(atom) for atom in step.goal],
             _show(step.after_limit),
-            places,
+            [place for place, _ in children],
         ]
         for level, expansions in enumerate(found.levels)
-        for path, step, places in expansions
+        for path, step, children in expansions
     ]
     for number, (wanted, row) in enumerate(zip(rows, shown, strict=False)):
         wanted[5] = [[KINDS[kind], ORIGINS[by], origin, atoms] for kind, by, origin, atoms in wanted[5]]
