@@ -1,4 +1,7 @@
-"""Searches of the reference, judged by an enumeration of derivations, and beams by SWI-Prolog."""
+"""Searches of the reference, judged by an enumeration of derivations, and beams by SWI-Prolog.
+
+The steps are those of the reference, which `judges.derivations` judges; the searches use none of its search.
+"""
 
 import math
 import random
@@ -26,7 +29,7 @@ from judges.scores import draw_weights
 
 import kgreference
 from kgreference import Dialect, Kind, Outcome, Stages, Step
-from kgreference.step import log_softmax
+from kgreference.step import Found, choose_resolvent, find_resolvents, log_softmax
 from kgreference.two_tower import TwoTower
 
 MOST_DERIVATIONS: Final = 24
@@ -47,21 +50,32 @@ class Uniform:
 
 
 class Tree:
-    """The derivations of a query, each by its choices: found by `derive`, which follows one derivation at a time."""
+    """The derivations of a query, each by its choices. A step of a path is taken when it is first asked for."""
 
-    def __init__(self, derive: Callable[[Stages], kgreference.Derivation]) -> None:
-        self._derive = derive
+    def __init__(self, start: kgreference.Situation) -> None:
+        self._start = start
+        self._found: dict[Choices, tuple[kgreference.Situation, Found]] = {}
         self.chosen: dict[Choices, Step] = {}
 
     def step(self, path: Choices) -> Step:
         """Return the step that ends a path with its last choice."""
         if path not in self.chosen:
-            forced = iter(path)
-            derivation = self._derive(Stages(choose=lambda situation, scores: next(forced, 0)))
-            choices = tuple(step.choice for step in derivation.steps)
-            for end, step in enumerate(derivation.steps, 1):
-                self.chosen[choices[:end]] = step
+            situation, found = self._find(path[:-1])
+            stages = Stages(choose=lambda situation, scores: path[-1])
+            self.chosen[path] = choose_resolvent(situation, found, stages)
         return self.chosen[path]
+
+    def _find(self, path: Choices) -> tuple[kgreference.Situation, Found]:
+        if path not in self._found:
+            steps = [self.step(path[:end]) for end in range(1, len(path) + 1)]
+            goals = [self._start.goal, *(step.chosen.atoms for step in steps)]
+            num_uncounted = 0
+            for step in steps:
+                num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
+            depth = sum(not step.is_uncounted for step in steps)
+            situation = self._start._replace(goal=goals[-1], depth=depth, visited={*goals})
+            self._found[path] = situation, find_resolvents(situation, Stages(), num_uncounted)
+        return self._found[path]
 
     def children(self, path: Choices) -> list[Choices]:
         """Return the path with each choice added."""
@@ -84,10 +98,10 @@ class Tree:
         level: list[Choices] = [()]
         while level:
             children = [child for path in level for child in self.children(path)]
+            if len(ended) + len(children) > MOST_DERIVATIONS:
+                return None
             ended += [child for child in children if self.step(child).outcome is not Outcome.OPEN]
             level = [child for child in children if self.step(child).outcome is Outcome.OPEN]
-            if len(ended) + len(level) > MOST_DERIVATIONS:
-                return None
         return ended
 
 
@@ -298,7 +312,9 @@ def _judge_case(
                 program, limits, policy, query, dialect, kgreference.OUR_STAGES, is_positive
             )
 
-        tree = Tree(derive)
+        excluded = kgreference.find_excluded(usual, limits, query, is_positive)
+        goal = kgreference.canonical((query,))
+        tree = Tree(kgreference.Situation(usual, program, limits, policy, excluded, goal, 0, {goal}))
         drawn = draw_search(rng)
         dialect, found = search(*drawn)
         seen["queries"] += 1
