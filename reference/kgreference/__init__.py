@@ -26,7 +26,7 @@ from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
 from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
-from kgreference.search import Search, search
+from kgreference.search import Search, rank_answers, score_answers, search
 from kgreference.step import OUR_STAGES, Limits, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
@@ -79,7 +79,9 @@ __all__ = [
     "metrics",
     "mix",
     "rank",
+    "rank_answers",
     "ranking_score",
+    "score_answers",
     "search",
     "substitute",
     "take_step",

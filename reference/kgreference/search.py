@@ -1,7 +1,7 @@
 """A search: several derivations of one query, followed level by level, as docs/semantics.md defines it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from kgreference.corrupt import MASK, mix
 from kgreference.dialect import Aggregate, Dialect, Merge
 from kgreference.policy import Policy
 from kgreference.program import Program
+from kgreference.rank import Ranks, rank
 from kgreference.resolvent import Kind
 from kgreference.step import (
     OUR_STAGES,
@@ -21,7 +22,7 @@ from kgreference.step import (
     find_excluded,
     find_resolvents,
 )
-from kgreference.terms import Atom, canonical
+from kgreference.terms import Atom, canonical, variables
 
 LEAST_EXACT = -700.0
 """The log-probability, in nats, below which `exp` loses digits, and noisy-or equals a sum to every digit."""
@@ -60,6 +61,7 @@ class Expansion(NamedTuple):
 class Search(NamedTuple):
     """A search from a query.
 
+    start:           the situation at the query
     levels:          the expansions of each level, in order of place
     ended:           the ended paths, in order of level and place
     outcome:         PROVED if any path is PROVED
@@ -67,6 +69,7 @@ class Search(NamedTuple):
     log_probability: the result of `aggregate`, in nats
     """
 
+    start: Situation
     levels: list[list[Expansion]]
     ended: list[Path]
     outcome: Outcome
@@ -116,7 +119,7 @@ def search(
         ended += [path for path in followed if path.steps[-1].outcome is not Outcome.OPEN]
         beam = [path for path in followed if path.steps[-1].outcome is Outcome.OPEN]
     outcome, log_probability = aggregate(dialect, ended)
-    return Search(levels, ended, outcome, is_limited, log_probability)
+    return Search(start, levels, ended, outcome, is_limited, log_probability)
 
 
 def expand(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
@@ -177,13 +180,16 @@ def merge(dialect: Dialect, kept: Sequence[Path]) -> tuple[list[Path], dict[tupl
 
 def aggregate(dialect: Dialect, ended: Sequence[Path]) -> tuple[Outcome, float]:
     """Return the outcome and the log-probability of a candidate from its ended paths, in order of level and place."""
-    # Samples may repeat a derivation, which counts once. The choices identify it.
-    distinct = {tuple(step.choice for step in path.steps): path for path in reversed(ended)}
-    proofs = [path.log_probability for path in distinct.values() if path.steps[-1].outcome is Outcome.PROVED]
-    if proofs:
-        return Outcome.PROVED, pool_proofs(dialect, proofs)
+    if proofs := find_proofs(ended):
+        return Outcome.PROVED, pool_proofs(dialect, [path.log_probability for path in proofs])
     best = max(ended, key=lambda path: path.log_probability)
     return best.steps[-1].outcome, best.log_probability
+
+
+def find_proofs(ended: Sequence[Path]) -> list[Path]:
+    """Return the proofs, each derivation once. Only samples repeat a derivation, which its choices identify."""
+    distinct = {tuple(step.choice for step in path.steps): path for path in ended}
+    return [path for path in distinct.values() if path.steps[-1].outcome is Outcome.PROVED]
 
 
 def pool_proofs(dialect: Dialect, proofs: Sequence[float]) -> float:
@@ -201,3 +207,50 @@ def pool_proofs(dialect: Dialect, proofs: Sequence[float]) -> float:
 def _add(log_probabilities: Sequence[float]) -> float:
     highest = max(log_probabilities)
     return highest + math.log(math.fsum(math.exp(each - highest) for each in log_probabilities))
+
+
+def score_answers(found: Search, stages: Stages = OUR_STAGES) -> dict[int, float]:
+    """Return the entities that the proofs of a query with one variable reach, with the aggregated log-probabilities.
+
+    A proof that binds no constant to the variable reaches every constant. Merging would lose answers, and so does the
+    filter `close`. Raises ValueError for merging, and for a query without one variable.
+    """
+    (_, first, second), dialect = found.start.goal[0], found.start.dialect
+    if dialect.merge is not Merge.NONE or (first < 0) == (second < 0):
+        raise ValueError(
+            f"expected a query with one variable, and no merging, found {found.start.goal}, {dialect.merge}"
+        )
+    reached: dict[int, list[float]] = {}
+    for path in find_proofs(found.ended):
+        answer = find_answer(found.start, path, stages)
+        for entity in [answer] if answer >= 0 else range(len(found.start.program.constants)):
+            reached.setdefault(entity, []).append(path.log_probability)
+    return {entity: pool_proofs(dialect, log_probabilities) for entity, log_probabilities in reached.items()}
+
+
+def find_answer(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> int:
+    """Return the term that a path gives to the variable of the query: a constant, or a variable that stays free.
+
+    Each goal is resolved again with the chosen clause, and with a last atom that holds the term and that no clause matches.
+    """
+    term, visited = -1, set()
+    for step in path.steps:
+        visited.add(step.goal)
+        marked = (*step.goal, (len(start.program.predicates), term, term))
+        situation = start._replace(goal=marked, visited=visited)
+        matches = [match(situation, step.selected) for match in (stages.match_rules, stages.match_facts)]
+        resolvents = stages.resolve(situation, *matches)
+        (atoms,) = [each.atoms for each in resolvents if each[2:] == step.chosen[2:]]  # by the same clause
+        (*_, (_, term, _)) = canonical(atoms) if start.dialect.forgets_names else atoms
+        if term not in variables(step.chosen.atoms):
+            break
+    return term
+
+
+def rank_answers(scores: Mapping[int, float], entity: int, others: Iterable[int], tolerance: float = 0.0) -> Ranks:
+    """Return the ranks of the true entity among others, which are no known answers, from the scores of reached entities.
+
+    Entities without a score come last, and are equal. The tolerance is that of `rank`.
+    """
+    last = min(scores.values(), default=0.0) - 1.0 - tolerance
+    return rank(scores.get(entity, last), [scores.get(other, last) for other in others], tolerance)

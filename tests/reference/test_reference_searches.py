@@ -8,13 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from judges.answers import FILTERS, judge_answers
 from judges.cases import draw_cases
 from judges.derivations import has_prolog
 from judges.searches import judge_beams, judge_searches
 from reference_programs import draw_fuzz_cases, goal_of, program_of
 from test_reference_judges import require
 
-from kgreference import Aggregate, Dialect, Limits, Merge, Outcome, Shortest, search
+from kgreference import Aggregate, Dialect, Limits, Merge, Outcome, Ranks, Shortest, rank_answers, score_answers, search
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "dialects"))
 
@@ -102,6 +103,58 @@ def test_a_search_without_anything_to_merge_or_to_aggregate_is_refused(switches)
         Dialect(**switches)
     with pytest.raises(ValueError, match="not greedy"):
         search_for(TWO_PROOFS, "p(a, b)")
+
+
+GRANDPARENTS = (
+    "g(X, Y) <- p(X, Z), p(Z, Y)\ng(X, Y) <- s(X, Y)\np(a, b)\np(a, c)\np(b, d)\np(c, d)\np(c, e)\ns(a, f)\ns(x, y)"
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "size", "aggregate", "expected"),
+    [
+        # The rule with one atom has almost all of the probability; d is reached in two ways.
+        ("g(a, Y)", 8, "max", "f d e"),
+        ("g(a, Y)", 8, "sum", "f d e"),
+        ("g(a, Y)", 1, "max", "f"),
+        ("g(X, d)", 8, "max", "a"),
+    ],
+)
+def test_a_beam_from_a_query_with_a_variable_reaches_answers(query, size, aggregate, expected):
+    switches = {"aggregate": Aggregate(aggregate), "filters": FILTERS}
+    found = search_for(GRANDPARENTS, query, search=f"beam({size})", **switches)
+    names = found.start.program.constants
+    scores = {names[entity]: math.exp(score) for entity, score in score_answers(found).items()}
+    assert [*sorted(scores, key=lambda name: -scores[name])] == expected.split()
+    if aggregate == "sum":
+        assert scores["d"] == pytest.approx(3 * scores["e"])
+
+
+def test_entities_that_no_proof_reaches_share_the_last_ranks():
+    scores = {4: -1.0, 7: -0.5}
+    assert rank_answers(scores, 4, [7, 1, 2, 3]) == Ranks(2.0, 2.0, 2.0)
+    assert rank_answers(scores, 1, [7, 4, 2, 3]) == Ranks(3.0, 4.0, 5.0)
+    assert rank_answers({}, 1, [2, 3]) == Ranks(1.0, 2.0, 3.0)
+
+
+def test_a_proof_that_leaves_the_variable_free_reaches_every_constant():
+    found = search_for("p(X, Y) <- q(X, X)\nq(a, a)\nr(b, c)", "p(a, Y)", search="beam(2)", filters=FILTERS)
+    assert score_answers(found) == {0: 0.0, 1: 0.0, 2: 0.0}
+
+
+@pytest.mark.parametrize(("query", "merge"), [("g(a, d)", Merge.NONE), ("g(X, Y)", Merge.NONE), ("g(a, Y)", Merge.MAX)])
+def test_answers_are_those_of_one_variable_and_without_merging(query, merge):
+    found = search_for(GRANDPARENTS, query, search="beam(2)", merge=merge)
+    with pytest.raises(ValueError, match="one variable, and no merging"):
+        score_answers(found)
+
+
+@pytest.mark.parametrize("draw", [draw_cases, draw_fuzz_cases])
+@pytest.mark.parametrize("num", [60, pytest.param(5000, marks=pytest.mark.exhaustive)])
+def test_answers_are_the_constants_for_which_the_clauses_of_a_proof_prove_the_query(draw, num: int):
+    seen: Counter[str] = Counter()
+    assert judge_answers(list(islice(draw(6), num)), seen) == []
+    assert not [name for name, times in seen.items() if times < num // 20], seen
 
 
 @pytest.mark.parametrize("draw", [draw_cases, draw_fuzz_cases])
