@@ -1,9 +1,7 @@
 """The conditions of the causes of a comparison, found among their steps and among steps and candidates that agree."""
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress, permutations
 from math import inf
@@ -24,17 +22,7 @@ from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_b
 from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature, read_mistakes
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
-from kgverify.conditions.instances import (
-    Cases,
-    Fault,
-    Instance,
-    Run,
-    SeenStep,
-    Unit,
-    canonical,
-    collect_levels,
-    thin,
-)
+from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, canonical, thin
 from kgverify.conditions.levels import LevelReader
 from kgverify.conditions.sentence import show
 from kgverify.program.outcomes import SEARCH_STAGES, STEP_STAGES, Stage
@@ -107,10 +95,11 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        mistakes = read_mistakes({divergences[i].evidence for i in reader.members[number]})
-        return (
-            None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), (*own, *mistakes))
-        )
+        if is_explained:
+            return None
+        words = {divergences[i].evidence for i in reader.members[number]}
+        further = read_mistakes(words if len(words) == 1 else ()) if cause.stage in SEARCH_STAGES else ()
+        return find_condition(cause.stage, cause.kind, reader.collect(number), (*own, *further))
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
 
@@ -367,9 +356,7 @@ class _Reader:
         """Yield the instances of a cause, the smallest unit first."""
         cause, members = self._causes[number], self.members[number]
         in_steps = any(self._divergences[i].step >= 0 for i in members)
-        if cause.stage in SEARCH_STAGES and cause.stage != Stage.AGGREGATE:
-            yield from self._collect_levels(thin(members, MOST_CANDIDATES))
-        elif cause.stage in (Stage.RECYCLE, Stage.CORRUPT, Stage.AGGREGATE) or not in_steps:
+        if cause.stage in (Stage.RECYCLE, Stage.CORRUPT, Stage.AGGREGATE) or not in_steps:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
@@ -423,7 +410,7 @@ class _Reader:
         """Return the steps of a cause, for a bounded number of divergences."""
         if number not in self._steps:
             members = [i for i in self.members[number] if self._divergences[i].step >= 0]
-            is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
+            is_of_step = self._causes[number].stage in (*STEP_STAGES, *SEARCH_STAGES[:-1], Stage.RECYCLE)
             stage = self._causes[number].stage
             read = self._read_differing(thin(members, MOST_CANDIDATES), stage, follows=stage == Stage.SCORE)
             self._steps[number] = list(read) if is_of_step else []
@@ -440,7 +427,10 @@ class _Reader:
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
         if cause.stage == Stage.AGGREGATE:
-            instances = [*self._see_ends(instances)]
+            instances.sort(key=lambda each: each.candidate.row)
+            reader, _ = self._read(np.array([each.candidate.row for each in instances]))
+            for i, each in enumerate(instances):
+                each.step = self._see(reader, (i, each.candidate.row), max(0, each.candidate.num_steps - 1))
         is_sample = len(right) < self._num_paired - len(self._wrong)
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances), is_sample=is_sample)
 
@@ -459,42 +449,6 @@ class _Reader:
             rows = [*thin(sorted(only), MOST_CANDIDATES), *thin(right, MOST_CANDIDATES)]
             instances = (Instance(Unit.CANDIDATE, row in only, row, reader.read(row)) for row in rows)
             yield Cases(Unit.CANDIDATE, *words, tuple(instances))
-
-    def _collect_levels(self, members: Sequence[int]) -> Iterator[Cases]:
-        """Yield the levels of searches that went wrong, and those that did not, and the steps of their paths."""
-        found = [self._divergences[i] for i in members]
-        rows = sorted({each.candidate for each in found})
-        reader, other = self._read(np.array(rows, np.int64))
-        differing = {}
-        for each in found:
-            i = bisect_left(rows, each.candidate)
-            level = reader.find_level(i, each.step)
-            for row in () if level is None else level.rows.values():
-                number = row - reader.first_step[i]
-                both = reader.children_of(i, number), other.children_of(i, number)
-                tolerance = self._comparer.score_tolerance * (number + 1)
-                is_alike = both[0].shape == both[1].shape and np.allclose(*both, 0.0, tolerance)
-                differing[each.candidate, number] = (
-                    self._see(reader, (i, each.candidate), number),
-                    not (is_alike or self._replays.lockstep),
-                )
-        yield from collect_levels(
-            [*differing.values()], [each for each in self._agreeing if not self._is_touched(each)]
-        )
-
-    def _is_touched(self, step: SeenStep) -> bool:
-        """Return whether another step of the level of a step is wrong."""
-        rows = step.level.rows if step.level is not None else {step.place: step.number}
-        first = rows[step.place] - step.number
-        return any(row - first in self._wrong.get(step.candidate.row, ()) for row in rows.values())
-
-    def _see_ends(self, instances: Iterable[Instance]) -> Iterator[Instance]:
-        """Yield candidates with the last steps of their searches."""
-        ordered = sorted(instances, key=lambda each: each.candidate.row)
-        reader, _ = self._read(np.array([each.candidate.row for each in ordered], np.int64))
-        for i, each in enumerate(ordered):
-            number = each.candidate.num_steps - 1
-            yield replace(each, step=self._see(reader, (i, each.candidate.row), number)) if number >= 0 else each
 
     def _instance(self, row: int, is_wrong: bool) -> Instance:
         return Instance(Unit.CANDIDATE, is_wrong, row, self._candidates.read(row))
@@ -549,8 +503,12 @@ class _Reader:
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
                 places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
-            handed = {reader.find_parent(i, number) for number in self._handed[row]}
-            places += [(i, n) for n in range(end) if n not in wrong and n not in handed]
+            handed = {
+                parent
+                for number in self._handed[row]
+                for parent in reader.rows_before(reader.first_step[i] + number)[-1:]
+            }
+            places += [(i, n) for n in range(end) if n not in wrong and reader.first_step[i] + n not in handed]
         self._is_sample = len(rows) < len(right) + len(started) or len(places) > MOST_STEPS
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
@@ -589,10 +547,18 @@ class _Reader:
             if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
                 continue
             if starts_wrong(each):
-                if (parent := reader.find_parent(at[0], each.step)) >= 0 and each.stage == Stage.ADVANCE:
-                    yield self._see(reader, at, parent)
+                first = reader.first_step[at[0]]
+                if (before := reader.rows_before(first + each.step)) and each.stage == Stage.ADVANCE:
+                    yield self._see(reader, at, before[-1] - first)
                 elif each.stage == Stage.RECYCLE:
                     yield self._see(reader, at, each.step)
+                continue
+            beam = reader.find_level(at[0], each.step) if stage in SEARCH_STAGES else None
+            if beam is not None:
+                first, start = reader.first_step[at[0]], other.first_step[at[0]]
+                every = [row - first for row in beam.rows.values()]
+                wrong = [n for n in every if reader.places_of(first + n) != other.places_of(start + n)]
+                yield from (self._see(reader, at, number) for number in wrong or every)
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:

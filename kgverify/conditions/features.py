@@ -7,19 +7,19 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 import math
 import tomllib
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
-from itertools import compress, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.mistakes import MISTAKES, Mistake
+from kgverify.comparison.mistakes import MISTAKES
 from kgverify.comparison.step_view import content_of
 from kgverify.conditions.instances import Instance, Unit, Unknown, known
 from kgverify.conditions.levels import SeenChild
@@ -43,6 +43,7 @@ from kgverify.step.clauses import (
     resolve_unchained,
     resolve_unrenamed,
 )
+from kgverify.step.search import ALL_SOUND
 from kgverify.trace.model.columns import Columns, starts_of
 
 MOST_DECLARED: Final = 64
@@ -413,45 +414,27 @@ def _has_constant(atoms: Atoms, argument: int, constant: int) -> bool:
 # Levels of searches
 
 
-def _are_narrow(i: Instance) -> list[bool]:
-    """Return, for each path of a level, whether another one has more children."""
-    widths = [len(each.resolvents) for each in i.level.taken.values()]
-    return [width < max(widths) for width in widths]
-
-
-def _have_ties(which: str, i: Instance) -> bool:
-    """Return whether two children are equally probable: at the edge of a beam, among those kept, or one of them kept."""
-    size = known(i.level.draw.search if i.level.draw.search.kind == "beam" else None).size
-    ranked = sorted(i.level.children, key=lambda child: -child.log_probability)
-    pairs = pairwise(ranked[size - 1 if "edge" in which else 0 : size if "both" in which else size + 1])
-    return any(
-        a.log_probability == b.log_probability and ("different" not in which or a.parent != b.parent) for a, b in pairs
-    )
-
-
-def _parents_by_goal(i: Instance) -> Iterable[list[int]]:
-    """Return the paths of the kept and merged children with the same goal, for each goal."""
-    groups = defaultdict[Atoms, list[int]](list)
-    for child in i.level.list_children("goal"):
-        if child.place != -1:
-            groups[number_variables(i.level.taken[child.parent].resolvents[child.choice].atoms)].append(child.parent)
-    return groups.values()
-
-
-def _repeats_proof(i: Instance) -> bool:
-    """Return whether two samples take the same choices to a proof."""
-    reader = i.level.reader
-    rows = [
-        (*reader.rows_before(row), row)
-        for level in (*i.level.before, i.level)
-        for child in level.list_children("kept proof")
-        if (row := level.rows[child.parent]) >= 0
-    ]
-    return len({tuple(reader.columns.steps.choice[[*each]].tolist()) for each in rows}) < len(rows)
+def _are_narrow(i: Instance) -> dict[int, bool]:
+    """Return, for the path at each place, whether another path has more children."""
+    widths = [len(each.resolvents) for each in i.level.taken]
+    return {place: width < max(widths) for place, width in zip(i.level.rows, widths, strict=True)}
 
 
 def _most(children: Sequence[SeenChild]) -> float:
     return max((child.log_probability for child in children), default=-math.inf)
+
+
+def _count_children(row: Mapping[str, Any]) -> Callable[[Instance], Value]:
+    """Return the largest number of children that are alike in some columns, and differ in others."""
+
+    def read(i: Instance) -> Value:
+        groups = defaultdict[object, set[object]](set)
+        for n, child in enumerate(i.level.pick(row["children"])):
+            alike, unlike = (tuple(getattr(child, name) for name in row.get(key, ())) for key in ("alike", "unlike"))
+            groups[alike].add(unlike or n)
+        return max(map(len, groups.values()), default=0)
+
+    return read
 
 
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
@@ -539,47 +522,29 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "room in the beam": lambda i: i.level.draw.search.size - len(i.level.rows),
     "places after it": lambda i: i.level.draw.search.size - 1 - i.seen.place,
     "paths after it": lambda i: sum(place > i.seen.place for place in i.level.rows),
-    "has gaps": lambda i: max(i.level.rows) >= len(i.level.rows),
-    "fewer children than another path": lambda i: _are_narrow(i)[[*i.level.taken].index(i.seen.place)],
-    "paths have different numbers of children": lambda i: any(_are_narrow(i)),
-    "has a child behind a narrower path": lambda i: any(
-        child.parent > min(compress(i.level.taken, _are_narrow(i)), default=max(i.level.rows))
-        for child in i.level.list_children("kept")
-    ),
-    "children and ended paths beyond the beam": lambda i: (
-        len(i.level.children) + len(i.level.list_children("before ended")) - i.level.draw.search.size
-    ),
-    "kept children of one path": lambda i: max(
-        Counter(child.parent for child in i.level.list_children("kept")).values(), default=0
-    ),
-    "has a child of the last path": lambda i: (
-        max(i.level.rows) in {child.parent for child in i.level.list_children("kept")}
-    ),
     "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.rows),
-    "repeats a proof": _repeats_proof,
+    "has gaps": lambda i: max(i.level.rows) >= len(i.level.rows),
+    "fewer children than another path": lambda i: _are_narrow(i)[i.seen.place],
+    "paths have different numbers of children": lambda i: any(_are_narrow(i).values()),
+    "has a child behind a narrower path": lambda i: any(
+        is_narrow and place < child.parent
+        for place, is_narrow in _are_narrow(i).items()
+        for child in i.level.pick("kept")
+    ),
     "children beyond the beam": lambda i: len(i.level.children) - i.level.draw.search.size,
-    "kept children of one goal": lambda i: max(map(len, _parents_by_goal(i)), default=0),
-    "has one goal on different paths": lambda i: any(len({*parents}) > 1 for parents in _parents_by_goal(i)),
-    "has one goal twice on a path": lambda i: any(len({*parents}) < len(parents) for parents in _parents_by_goal(i)),
-    "place of the last proof": lambda i: max(
-        (child.place for child in i.level.list_children("kept proof")), default=-1
+    "children and ended paths beyond the beam": lambda i: (
+        len((*i.level.children, *i.level.pick("before ended"))) - i.level.draw.search.size
     ),
-    "best child is of another path": lambda i: (
-        known([child.parent for child in i.level.list_children("kept")][:1] or None)[0] != min(i.level.rows)
-    ),
-    "leaves the order of the paths": lambda i: any(
-        a.parent > b.parent for a, b in pairwise(i.level.list_children("kept"))
-    ),
-    "drops a path": lambda i: len({child.parent for child in i.level.list_children("kept")}) < len(i.level.rows),
-    "levels": lambda i: len(i.level.before) + 1,
-    "proofs in different levels": lambda i: (
-        sum(bool(level.list_children("kept proof")) for level in (*i.level.before, i.level)) > 1
-    ),
+    "has a child of the last path": lambda i: max(i.level.rows) in [child.parent for child in i.level.pick("kept")],
+    "place of the last proof": lambda i: max((child.place for child in i.level.pick("kept proof")), default=-1),
+    "best child is of another path": lambda i: [c.parent for c in i.level.pick("kept")[:1]] != [min(i.level.rows)],
+    "leaves gaps": lambda i: any(n != child.place for n, child in enumerate(i.level.pick("kept"))),
+    "moves a child": lambda i: any(child.place != child.parent for child in i.level.pick("kept")),
     "first proof is not the best": lambda i: (
-        _most(proofs := i.level.list_children("all kept proof")) > _most(proofs[:1])
+        _most(i.level.pick("all kept proof")) > _most(i.level.pick("all kept proof")[:1])
     ),
     "an end is better than each proof": lambda i: (
-        _most(i.level.list_children("all ended")) > _most(i.level.list_children("all proof kept")) > -math.inf
+        _most(i.level.pick("all ended")) > _most(i.level.pick("all kept proof")) > -math.inf
     ),
     "depth": lambda i: i.seen.expected.depth,
     "steps left to max_depth": lambda i: known(i.seen.run.limits.max_depth) - 1 - i.seen.expected.depth,
@@ -650,10 +615,6 @@ _NUMBERED: Final[_Numbered] = {
     "{each} argument": lambda which: lambda i: i.head[_PLACES[which]],
     "binds the {each} argument": lambda which: lambda i: i.selected[_PLACES[which]] >= 0,
     "{each} argument selected": lambda which: lambda i: max(i.selected[_PLACES[which]], -1),
-    "has two children {each}": lambda which: partial(_have_ties, which),
-    "{each} children leave gaps": lambda which: (
-        lambda i: any(n != child.place for n, child in enumerate(i.level.list_children(which)))
-    ),
     "{each} argument of the candidate": lambda which: lambda i: i.candidate.atom[_PLACES[which]],
     "is a triple of {each}": lambda split: (
         lambda i: known(i.candidate.is_fact) if split == "train" else split in known(i.candidate.splits)
@@ -701,7 +662,8 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     every = row.get("each", [None])
     for number in every:
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
-        value = numbered[name](number) if name in numbered else _VALUES.get(name) or _read_value(row)
+        named = numbered[name](number) if name in numbered else _VALUES.get(name)
+        value = named or (_count_children(row) if "children" in row else attrgetter(row["value"]))
         yield Feature(
             name=words["name"],
             unit=row.get("unit", ""),
@@ -717,11 +679,6 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
             num_alike=len(every) if isinstance(number, int) else 1,
             **{flag: row[flag] for flag in ("is_of_match", "is_of_query", "is_of_outcome") if flag in row},
         )
-
-
-def _read_value(row: Mapping[str, Any]) -> Callable[[Instance], Value]:
-    """Return the value of a row without a function of its own: an attribute, or a number of children."""
-    return attrgetter(row["value"]) if "value" in row else lambda i: len(i.level.list_children(row["children"]))
 
 
 def features_of(unit: Unit, stage: str, kind: DifferenceClass) -> tuple[Feature, ...]:
@@ -759,25 +716,21 @@ def _lift(feature: Feature) -> Feature:
     )
 
 
-def read_mistakes(named: Collection[str]) -> tuple[Feature, ...]:
-    """Return a feature for each of some mistakes of a search: whether a level comes out otherwise with it."""
+def read_mistakes(named: Collection[str]) -> Iterator[Feature]:
+    """Yield features of levels: whether they come out otherwise with a mistake in a search, given the words for some of them."""
+    stages_of = {each.words: each.stages for each in MISTAKES}
+    weighed = [each.words for each in MISTAKES if each.stage is Stage.EXPAND]
 
-    def read(mistake: Mistake) -> Callable[[Instance], Value]:
-        return lambda i: i.level.keep(mistake.stages) != i.level.keep()
+    def compare(num: int, words: str) -> Callable[[Instance], Value]:
+        both = stages_of[words], ALL_SOUND
+        return lambda i: len({tuple(child[:num] for child in i.level.keep(stages)) for stages in both}) > 1
 
-    return tuple(
-        Feature(
-            name=f"changes if {each.words}",
-            unit="",
-            of=frozenset((Unit.LEVEL,)),
-            scale=Scale.FLAG,
-            phrase=f"that come out otherwise if {each.words}",
-            opposite=f"that come out the same even if {each.words}",
-            value=read(each),
-        )
-        for each in MISTAKES
-        if each.words in named
-    )
+    values: _Numbered = {
+        "comes out otherwise if {each}": partial(compare, 5),
+        "keeps others if {each}": partial(compare, 3),
+    }
+    for row, words in zip(_read_table()["mistakes"], (named, weighed), strict=True):
+        yield from _read({**row, "each": [each for each in words if each in stages_of]}, values)
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:

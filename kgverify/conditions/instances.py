@@ -19,7 +19,7 @@ from kgverify.conditions.levels import Level
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
-from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
+from kgverify.program.outcomes import SEARCH_STAGES, DifferenceClass, GoalKind, Origin, Stage
 from kgverify.step.clauses import Atoms, Clause, number_variables, resolve
 
 Item = TypeVar("Item")
@@ -83,6 +83,12 @@ class SeenStep:
     outputs: tuple[Any, Any] | None = None
     level: Level | None = None
     place: int = -1
+
+    @property
+    def in_search(self) -> tuple[int, Ids, int]:
+        """The candidate of its level, the query, and the number of the level; the step itself without a search."""
+        level = self.level
+        return self.candidate.row, self.candidate.atom, self.number if level is None else level.draw.level
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -415,6 +421,18 @@ class Fault(NamedTuple):
         elif self.stage is Stage.SCORE:
             scored = collect_labelled(Unit.RESOLVENT, map(self._label_scored, differing), _list_made(agreeing))
             yield scored._replace(wrong="scored wrongly", right="scored rightly")
+        if self.stage in SEARCH_STAGES:
+            touched = {step.in_search for step in (*differing, *hidden)}
+            agreeing = [step for step in agreeing if step.in_search not in touched]
+            levels = ({step.in_search: step for step in steps} for steps in (differing, agreeing))
+            yield _join(
+                Unit.LEVEL,
+                (
+                    Instance(Unit.LEVEL, is_wrong, key[1:], step.candidate, step)
+                    for steps, is_wrong in zip(levels, (True, False), strict=True)
+                    for key, step in steps.items()
+                ),
+            )
         if self.kind in PROOF_CLASSES:
             is_lost = self.kind is DifferenceClass.PROOF_LOST
             agreeing = [each for each in agreeing if each.is_proved == is_lost]
@@ -513,24 +531,6 @@ def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
     if len(items) <= most:
         return items
     return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]
-
-
-def collect_levels(differing: Sequence[tuple[SeenStep, bool]], agreeing: Sequence[SeenStep]) -> Iterator[Cases]:
-    """Yield levels of searches, and then the steps of their paths.
-
-    differing: the steps of the levels that went wrong, each with whether its own children are wrong
-    """
-    every = (*((step, True) for step, _ in differing), *((step, False) for step in agreeing))
-    levels = ((*each, level) for each in every if (level := each[0].level) and each[0].place == min(level.rows))
-    yield _join(
-        Unit.LEVEL,
-        (
-            Instance(Unit.LEVEL, is_wrong, (level.draw.level, level.goals), step.candidate, step)
-            for step, is_wrong, level in levels
-        ),
-    )
-    if any(is_wrong for _, is_wrong in differing):
-        yield _join(Unit.STEP, (*(_of_step(*each) for each in differing), *map(_of_step, agreeing)))
 
 
 def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
