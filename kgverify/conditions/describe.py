@@ -97,8 +97,7 @@ def describe_conditions(
         is_explained = cause.situation.startswith("scores of ")
         if is_explained:
             return None
-        words = {divergences[i].evidence for i in reader.members[number]}
-        further = read_mistakes(words if len(words) == 1 else ()) if cause.stage in SEARCH_STAGES else ()
+        further = read_mistakes({divergences[i].evidence for i in reader.members[number]})
         return find_condition(cause.stage, cause.kind, reader.collect(number), (*own, *further))
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}

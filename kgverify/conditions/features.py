@@ -8,7 +8,7 @@ import math
 import tomllib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import resources
@@ -425,14 +425,15 @@ def _most(children: Sequence[SeenChild]) -> float:
 
 
 def _count_children(row: Mapping[str, Any]) -> Callable[[Instance], Value]:
-    """Return the largest number of children that are alike in some columns, and differ in others."""
+    """Return the largest number of children that are alike in some fields, and differ in others, or whether there are two."""
 
     def read(i: Instance) -> Value:
         groups = defaultdict[object, set[object]](set)
         for n, child in enumerate(i.level.pick(row["children"])):
             alike, unlike = (tuple(getattr(child, name) for name in row.get(key, ())) for key in ("alike", "unlike"))
             groups[alike].add(unlike or n)
-        return max(map(len, groups.values()), default=0)
+        num = max(map(len, groups.values()), default=0)
+        return num > 1 if row["scale"] == Scale.FLAG else num
 
     return read
 
@@ -716,21 +717,16 @@ def _lift(feature: Feature) -> Feature:
     )
 
 
-def read_mistakes(named: Collection[str]) -> Iterator[Feature]:
-    """Yield features of levels: whether they come out otherwise with a mistake in a search, given the words for some of them."""
-    stages_of = {each.words: each.stages for each in MISTAKES}
-    weighed = [each.words for each in MISTAKES if each.stage is Stage.EXPAND]
+def read_mistakes(evidence: set[str]) -> Iterator[Feature]:
+    """Return a feature of levels: whether they come out otherwise with the mistake in a search that is the only evidence."""
+    stages = next((each.stages for each in MISTAKES if {each.words} == evidence), ALL_SOUND)
 
-    def compare(num: int, words: str) -> Callable[[Instance], Value]:
-        both = stages_of[words], ALL_SOUND
-        return lambda i: len({tuple(child[:num] for child in i.level.keep(stages)) for stages in both}) > 1
+    def read(i: Instance) -> Value:
+        dialect = known(i.seen.run.limits.dialect)
+        return i.level.keep(dialect, stages) != i.level.keep(dialect, ALL_SOUND)
 
-    values: _Numbered = {
-        "comes out otherwise if {each}": partial(compare, 5),
-        "keeps others if {each}": partial(compare, 3),
-    }
-    for row, words in zip(_read_table()["mistakes"], (named, weighed), strict=True):
-        yield from _read({**row, "each": [each for each in words if each in stages_of]}, values)
+    (row,) = _read_table()["mistakes"]
+    return _read({**row, "each": [] if stages is ALL_SOUND else [*evidence]}, {row["name"]: lambda _: read})
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:

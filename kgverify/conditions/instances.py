@@ -85,10 +85,9 @@ class SeenStep:
     place: int = -1
 
     @property
-    def in_search(self) -> tuple[int, Ids, int]:
-        """The candidate of its level, the query, and the number of the level; the step itself without a search."""
-        level = self.level
-        return self.candidate.row, self.candidate.atom, self.number if level is None else level.draw.level
+    def in_search(self) -> tuple[Ids, int]:
+        """The query and the number of its level, or of the step without a search."""
+        return self.candidate.atom, self.number if self.level is None else self.level.draw.level
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -424,15 +423,7 @@ class Fault(NamedTuple):
         if self.stage in SEARCH_STAGES:
             touched = {step.in_search for step in (*differing, *hidden)}
             agreeing = [step for step in agreeing if step.in_search not in touched]
-            levels = ({step.in_search: step for step in steps} for steps in (differing, agreeing))
-            yield _join(
-                Unit.LEVEL,
-                (
-                    Instance(Unit.LEVEL, is_wrong, key[1:], step.candidate, step)
-                    for steps, is_wrong in zip(levels, (True, False), strict=True)
-                    for key, step in steps.items()
-                ),
-            )
+            yield _join(Unit.LEVEL, (*_of_levels(differing, True), *_of_levels(agreeing, False)))
         if self.kind in PROOF_CLASSES:
             is_lost = self.kind is DifferenceClass.PROOF_LOST
             agreeing = [each for each in agreeing if each.is_proved == is_lost]
@@ -535,6 +526,11 @@ def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
 
 def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
     return Instance(Unit.STEP, is_wrong, (plain(step.expected.goal), step.number), step.candidate, step)
+
+
+def _of_levels(steps: Iterable[SeenStep], is_wrong: bool) -> Iterator[Instance]:
+    first = {step.in_search: step for step in steps}
+    return (Instance(Unit.LEVEL, is_wrong, level, step.candidate, step) for level, step in first.items())
 
 
 def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool = False) -> Instance:

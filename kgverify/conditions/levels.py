@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.beams import as_resolvent
 from kgverify.comparison.step_view import StepReader
-from kgverify.program.limits import Dialect
+from kgverify.program.limits import Dialect, Search
 from kgverify.program.outcomes import GoalKind
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.step.plain_step import Taken
-from kgverify.step.search import ALL_SOUND, Draw, Path, SearchStages, expand, keep_children
+from kgverify.step.search import Draw, Path, SearchStages, expand, keep_children
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.paths import has_paths, number_levels
 
@@ -45,7 +45,6 @@ _IS: Final[dict[str, Callable[[SeenChild], bool]]] = {
     "goal": lambda child: child.kind == GoalKind.GOAL,
     "proof": lambda child: child.kind == GoalKind.TRUE,
     "failure": lambda child: child.kind in (GoalKind.FALSE, GoalKind.STOP),
-    "alive": lambda child: child.kind in (GoalKind.GOAL, GoalKind.TRUE),
     "open": lambda child: child.is_open,
     "ended": lambda child: child.place >= 0 and not child.is_open,
     "within": lambda child: child.rank < 0,
@@ -65,7 +64,6 @@ class Level(NamedTuple):
     draw:     what decides which children are kept
     """
 
-    dialect: Dialect
     rows: dict[int, int]
     before: Any
     beam: list[Path]
@@ -80,9 +78,9 @@ class Level(NamedTuple):
         tests = [_IS[name] for name in names & {*_IS}]
         return [child for level in levels for child in level.children if all(test(child) for test in tests)]
 
-    def keep(self, stages: SearchStages = ALL_SOUND) -> list[tuple[float, ...]]:
+    def keep(self, dialect: Dialect, stages: SearchStages) -> list[tuple[float, ...]]:
         """Return the children that some stages keep: path, index, place, rounded log-probability, and place of merging."""
-        kept = keep_children(self.dialect, self.draw, self.beam, self.taken, stages)
+        kept = keep_children(dialect, self.draw, self.beam, self.taken, stages)
         return [(*each[:3], round(each.log_probability, 9), each.merged_into) for each in kept]
 
 
@@ -91,36 +89,36 @@ class LevelReader(StepReader):
 
     def __init__(self, columns: Columns, dialect: Dialect | None) -> None:
         super().__init__(columns)
-        self._dialect = dialect if has_paths(columns) else None
-        self._numbers: list[int] = number_levels(columns).tolist() if self._dialect else []
-        self._known: dict[int, list[Level]] = {}
+        self._search = dialect.searching if dialect is not None and has_paths(columns) else None
+        self._numbers: list[int] = number_levels(columns).tolist() if self._search else []
+        self._levels: dict[int, Level] = {}
 
     def find_level(self, candidate: int, step: int) -> Level | None:
         """Return the level of a step; None without a search."""
-        if self._dialect is not None and candidate not in self._known:
-            self._known[candidate] = self._read_levels(candidate, self._dialect)
-        return self._known[candidate][self._numbers[self.first_step[candidate] + step]] if self._dialect else None
+        row = self.first_step[candidate] + step
+        if self._search is not None and row not in self._levels:
+            self._read_levels(candidate, self._search)
+        return self._levels.get(row)
 
     def places_of(self, row: int) -> list[int]:
         """Return the places that the children of the path of a step got, as `Paths.child`."""
         places: list[int] = self.columns.paths.child[self.first_resolvent(row) : self.first_resolvent(row + 1)].tolist()
         return places
 
-    def _read_levels(self, candidate: int, dialect: Dialect) -> list[Level]:
-        paths, search = self.columns.paths, dialect.searching
+    def _read_levels(self, candidate: int, search: Search) -> None:
+        paths = self.columns.paths
         rows_of_levels = groupby(range(*self.first_step[candidate : candidate + 2]), self._numbers.__getitem__)
         beams = [{int(paths.place[row]): row for row in rows} for _, rows in rows_of_levels]
         predicate, first, second = self.columns.candidates.atom[candidate].tolist()
         (query,) = number_variables([(predicate, first, second)])
         levels: list[Level] = []
+        came: dict[int, tuple[int, ...]] = {}
         for number, (rows, after) in enumerate(zip(beams, (*beams[1:], {}), strict=True)):
             taken = [Taken([*map(as_resolvent, self.read(row).resolvents)]) for row in rows.values()]
             beam = [Path(place, (), float(paths.log_probability[row])) for place, row in rows.items()]
             places = chain.from_iterable(map(self.places_of, rows.values()))
-            resolvents = chain.from_iterable(each.resolvents for each in taken)
-            every = zip(expand(beam, taken), places, resolvents, strict=True)
+            every = zip(expand(beam, taken), places, chain(*(each.resolvents for each in taken)), strict=True)
             ranked = sorted(every, key=lambda each: -each[0].log_probability)
-            came = {child.place: (*child.came, child.choice) for child in (levels[-1].children if levels else ())}
             children = [
                 SeenChild(
                     rank, number, *c, place, r.kind, number_variables(r.atoms), came.get(c.parent, ()), place in after
@@ -128,6 +126,6 @@ class LevelReader(StepReader):
                 for rank, (c, place, r) in enumerate(ranked, -search.size if search.kind == "beam" else 0)
             ]
             children.sort(key=lambda child: child.place)
-            draw = Draw(search, query, number)
-            levels.append(Level(dialect, rows, tuple(levels), beam, taken, children, draw))
-        return levels
+            came = {child.place: (*child.came, child.choice) for child in children}
+            levels.append(Level(rows, tuple(levels), beam, taken, children, Draw(search, query, number)))
+            self._levels |= dict.fromkeys(rows.values(), levels[-1])
