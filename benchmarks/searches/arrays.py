@@ -165,7 +165,7 @@ class ArraySearch(SearchEngine):
         """Return the children that are kept, with their places."""
         num, _, width = logs.shape
         if self.search.kind == "sample":
-            choice = self.pick(batch, self.draw(batch))
+            choice = self.pick(batch, self.draw_numbers(batch))
             row = np.broadcast_to(np.arange(logs.shape[1]), choice.shape)
             values = np.take_along_axis(logs, choice[..., None], 2)[..., 0]
             return Chosen(row, choice, batch.place, np.full_like(choice, -1), values, batch.place >= 0)
@@ -211,7 +211,7 @@ class ArraySearch(SearchEngine):
         atom_words = [to_words(atoms[:, i, None]) for i in range(3)]
         return [*atom_words, to_words(batch.place), to_words(batch.level[:, None])]
 
-    def draw(self, batch: Batch) -> Floats:
+    def draw_numbers(self, batch: Batch) -> Floats:
         """Return a number from 0 to 1 for each path: float64 [N, K]."""
         key = mix_words(to_words([[self.search.seed]]))
         for words in self.key_words(batch):

@@ -321,8 +321,8 @@ class OneLessThanAll(ListSearch):
 
 @fault("top_k", "samples after the first", "every sample draws with the number of the first", search="sample(6, 3)")
 class OneSeedForAllSamples(ListSearch):
-    def draw(self, query: Atom, beam: Sequence[Path], row: int) -> float:
-        return super().draw(query, [beam[row]._replace(place=0)], 0)
+    def draw_numbers(self, query: Atom, beam: Sequence[Path], row: int) -> float:
+        return super().draw_numbers(query, [beam[row]._replace(place=0)], 0)
 
 
 @fault("top_k", "the second level and later", "the draw does not depend on the level", search="sample(6, 3)")

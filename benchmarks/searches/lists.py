@@ -114,10 +114,10 @@ class ListSearch(SearchEngine):
         drawn = []
         for row, path in enumerate(beam):
             own = [each for each in children if each.row == row]
-            drawn.append(own[self.pick(own, self.draw(query, beam, row))]._replace(place=path.place))
+            drawn.append(own[self.pick(own, self.draw_numbers(query, beam, row))]._replace(place=path.place))
         return drawn
 
-    def draw(self, query: Atom, beam: Sequence[Path], row: int) -> float:
+    def draw_numbers(self, query: Atom, beam: Sequence[Path], row: int) -> float:
         """Return a number from 0 to 1 for a path of the beam."""
         return draw(self.search.seed, *beam[row].visited[0][0], beam[row].place, level_of(beam))
 
