@@ -15,6 +15,7 @@ from kgverify.engines.adapters.searching import Ended, Kept, Level, Path, Search
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.step.plain_step import Taken
+from kgverify.trace.model.header import EngineInfo
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -307,3 +308,28 @@ class ArraySearch(SearchEngine):
         if logs.max() >= 0.0:
             return 0.0
         return np.log(-np.expm1(np.log1p(-np.exp(logs)).sum()))
+
+
+class SinglePrecisionSearch(ArraySearch):
+    """The search with scores and log-probabilities in float32, which it declares."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's info."""
+        return EngineInfo(type(self).__name__, mode="python", precision="float32", score_error=1e-5)
+
+    def score(self, beams: Sequence[Sequence[Path]], taken: Sequence[Sequence[Taken]]) -> list[list[Taken]]:
+        """Return the resolvents with their scores, rounded."""
+        return [
+            [
+                made._replace(
+                    resolvents=[each._replace(score=float(np.float32(each.score))) for each in made.resolvents]
+                )
+                for made in steps
+            ]
+            for steps in super().score(beams, taken)
+        ]
+
+    def expand(self, batch: Batch, logs: Floats) -> Floats:
+        """Return the log-probability of each child, rounded."""
+        return super().expand(batch, logs.astype(np.float32)).astype(np.float32).astype(np.float64)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import kgverify
 from benchmarks import Figure, make_parser, print_figures, print_header, print_row
-from benchmarks.searches.arrays import ArraySearch
+from benchmarks.searches.arrays import ArraySearch, SinglePrecisionSearch
 from benchmarks.searches.faults import FAN, FAULTS, Fault, Settings
 from benchmarks.searches.lists import ListSearch
 
@@ -14,6 +14,24 @@ Row = tuple[list[object], list[bool]]
 """The cells of a row, and whether each of its figures is met."""
 
 SEARCHES: Final = ("beam(1)", "beam(2)", "beam(5)", "beam(16)", "all(6)", "all(40)", "sample(1, 0)", "sample(8, 5)")
+
+NEAR_TIES: Final = """\
+beam(7) sum noisy_or never 423 4 3 5 3
+beam(7) none sum never 872 5 2 5 3
+beam(9) none sum where_no_terminal 834 6 3 4 3
+beam(9) none sum never 876 6 1 5 3
+beam(7) max noisy_or never 399 4 2 3 3
+beam(9) none noisy_or never 547 6 2 4 3
+beam(9) sum noisy_or never 628 5 0 4 3
+beam(9) sum noisy_or never 264 5 1 5 3
+beam(9) max max never 514 6 2 5 3
+"""
+"""Search, merge, aggregate, stopping, seed of the graph, queries, corruptions, max_depth, max_resolvents."""
+
+TITLES: Final = (
+    *("engine", "search", "merge", "aggregate", "policy", "stopping", "graph", "max_depth", "max_resolvents"),
+    *("verdict", "stage", "near-ties", "CPU time, s"),
+)
 
 
 def measure_fault(fault: Fault) -> Row:
@@ -38,6 +56,14 @@ def measure_fault(fault: Fault) -> Row:
     return cells, [is_found, is_found and stage in fault.stages]
 
 
+def list_near_ties() -> Iterator[tuple[Any, Settings]]:
+    """Yield runs of a right engine in which rounding decides between two children that are equal exactly."""
+    for line in NEAR_TIES.splitlines():
+        search, merge, aggregate, stopping, seed, *numbers = line.split()
+        numbers_of_run = (int(number) for number in numbers)
+        yield ArraySearch, Settings(search, merge, aggregate, "shortest", stopping, f"random:{seed}", *numbers_of_run)
+
+
 def list_right_runs() -> Iterator[tuple[Any, Settings]]:
     """Yield runs of both right engines: every search, merge, aggregate and policy, on different graphs."""
     number = 0
@@ -59,6 +85,8 @@ def list_right_runs() -> Iterator[tuple[Any, Settings]]:
                     )
                     yield ArraySearch, settings
                     yield ListSearch, settings
+                    if number % 2:
+                        yield SinglePrecisionSearch, settings
                     number += 1
 
 
@@ -76,6 +104,7 @@ def measure_right(run: tuple[Any, Settings]) -> Row:
         settings.max_resolvents,
         report.verdict.value,
         first.stage if first else "",
+        len(report.near_ties),
         f"{time.process_time() - began:.1f}",
     ]
     return cells, [report.verdict.value == "AGREE"]
@@ -90,15 +119,8 @@ PARTS: Final[
         ("fault", "verdict", "true stage", "stage", "true condition", "causes", "CPU time, s"),
         (("found", 1.0), ("stage", 0.95)),
     ),
-    "right": (
-        list_right_runs,
-        measure_right,
-        (
-            *("engine", "search", "merge", "aggregate", "policy", "stopping", "graph", "max_depth", "max_resolvents"),
-            *("verdict", "stage", "CPU time, s"),
-        ),
-        (("agree", 1.0),),
-    ),
+    "ties": (list_near_ties, measure_right, TITLES, (("agree", 1.0),)),
+    "right": (list_right_runs, measure_right, TITLES, (("agree", 1.0),)),
 }
 """The cases of each part, the function that measures one, the titles of its table, and its figures with their targets."""
 
@@ -109,7 +131,8 @@ def run_searches(words: list[str]) -> int:
         python -m benchmarks searches
         python -m benchmarks searches faults --only merge
 
-    `faults`: planted in two search engines. `right`: both engines without a fault.
+    `faults`: planted in two search engines. `right`: both engines without a fault, one of them in float32 as well. `ties`:
+    where rounding decides.
     """
     parser = make_parser(run_searches)
     parser.add_argument("part", nargs="?", default="all", choices=(*PARTS, "all"))
