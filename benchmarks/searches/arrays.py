@@ -305,7 +305,7 @@ class ArraySearch(SearchEngine):
             return logs.max()
         if self.dialect.aggregate == "sum" or logs.max() < -700:
             return log_sum(logs)[0]
-        if logs.max() >= 0.0:
+        if np.exp(logs.max()) >= 1.0:
             return 0.0
         return np.log(-np.expm1(np.log1p(-np.exp(logs)).sum()))
 

@@ -182,6 +182,6 @@ class ListSearch(SearchEngine):
         # Below, the exponential is not a normal number, and the sum has the same digits.
         if self.dialect.aggregate == "sum" or max(proofs) < -700:
             return add_logs(proofs)
-        if max(proofs) >= 0.0:
+        if math.exp(max(proofs)) >= 1.0:
             return 0.0
         return math.log(-math.expm1(math.fsum(math.log1p(-math.exp(each)) for each in proofs)))
