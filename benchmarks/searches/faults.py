@@ -18,7 +18,7 @@ from kgverify.engines.adapters.searching import Ended, Path
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Dialect
 from kgverify.program.outcomes import GoalKind, Outcome
-from kgverify.program.program import parse_rules
+from kgverify.program.program import Program, parse_rules
 from kgverify.step.plain_step import Resolvent, Taken
 
 FAN: Final = kgverify.KnowledgeGraph(
@@ -283,8 +283,8 @@ class SixtyFourChildren(ArraySearch):
 
 @fault("top_k", "after a path of the candidate ended", "paths that ended keep their places", queries=12)
 class EndedPathsKeepTheirPlaces(ListSearch):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, program: Program, limits: kgverify.Limits, policy: kgverify.Policy) -> None:
+        super().__init__(program, limits, policy)
         self.num_ended: dict[Any, int] = {}
 
     def keep_beam(self, beam: Sequence[Path], children: Children) -> Children:
@@ -573,8 +573,8 @@ class ExcludedAtomOfTheFirst(ArraySearch):
     max_depth=5,
 )
 class VisitedOfTheFormerPath(ListSearch):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, program: Program, limits: kgverify.Limits, policy: kgverify.Policy) -> None:
+        super().__init__(program, limits, policy)
         self.memory: dict[Any, dict[int, tuple[Any, ...]]] = {}
 
     def take(self, query: Atom, beam: Sequence[Path]) -> list[Taken]:
