@@ -95,10 +95,8 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        if is_explained:
-            return None
-        further = read_mistakes({divergences[i].evidence for i in reader.members[number]})
-        return find_condition(cause.stage, cause.kind, reader.collect(number), (*own, *further))
+        further = (*own, *read_mistakes({divergences[i].evidence for i in reader.members[number]}))
+        return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), further)
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
 
@@ -166,7 +164,7 @@ def _join_same_faults(
     another one, if the condition of both is simpler than theirs; and two causes of one certain condition. Return the numbers
     of the causes that are left, each at the place of its first part.
     """
-    places = {i: i for i in range(reader.num_causes)}
+    places = {i: i for i in reader.members if i >= 0}
     for number, other in permutations(sorted(tested, key=lambda i: (not reader.is_of_proof(i), i)), 2):
         own, named = tested[number], tested[other]
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
@@ -192,14 +190,16 @@ def _join_same_faults(
         reader.assign({number: [], other: sorted([*apart[number], *apart[other]])})
         again = seek(other)
         joined: Tested | None = None
+        # The class of a wrong level depends on its children. No experiment tests a condition of levels.
+        of_levels = again is not None and again.cases.unit is Unit.LEVEL
         moved = transfer(again, named.found) if again is not None and is_of_proof else None
         if moved is not None:
             joined = named._replace(found=moved)
-        elif again is not None and again.is_exact and reader.is_in_all_steps(other, again):
+        elif again is not None and again.is_exact and (of_levels or reader.is_in_all_steps(other, again)):
             costs = [each.found.condition.cost for each in (own, named) if each.found.condition.tests]
-            if is_same or (again.condition.cost < min(costs, default=inf) and not is_of_proof):
+            if is_same or (again.condition.cost < min(costs, default=inf) + of_levels and not is_of_proof):
                 joined = test(other, again)
-        if joined is None or not (moved is not None or _is_certain(joined)):
+        if joined is None or not (moved is not None or _is_certain(joined) or of_levels):
             reader.assign(apart)
             continue
         tested[other] = joined
@@ -270,6 +270,8 @@ class _Reader:
                 self._wrong[each.candidate].append(each.step)
                 if starts_wrong(each):
                     self._handed[each.candidate].add(each.step)
+        for tie in comparer.comparison.near_ties:
+            self._wrong[tie.candidate].append(tie.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
@@ -284,11 +286,6 @@ class _Reader:
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
         self._is_sample = False
-
-    @property
-    def num_causes(self) -> int:
-        """The number of causes that were found at first."""
-        return len(self._causes)
 
     def is_of_proof(self, number: int) -> bool:
         """Return whether a cause says no more than that a proof is lost or false."""
@@ -482,8 +479,7 @@ class _Reader:
 
     def _read(self, rows: NDArray[np.int64]) -> tuple[LevelReader, LevelReader]:
         """Return readers of the steps of some candidates on both sides."""
-        pair, dialect = self._comparer.pair_of(rows), self._run.limits.dialect
-        dialect = dialect if self._run.has_scores else None
+        pair, dialect = self._comparer.pair_of(rows), self._run.limits.dialect if self._run.has_scores else None
         return LevelReader(pair.expected.columns, dialect), LevelReader(pair.actual.columns, dialect)
 
     @cached_property
@@ -502,12 +498,8 @@ class _Reader:
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
                 places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
-            handed = {
-                parent
-                for number in self._handed[row]
-                for parent in reader.rows_before(reader.first_step[i] + number)[-1:]
-            }
-            places += [(i, n) for n in range(end) if n not in wrong and reader.first_step[i] + n not in handed]
+            handed = {parent for step in self._handed[row] for parent, _ in reader.read_path(i, step)[-1:]}
+            places += [(i, n) for n in range(end) if n not in wrong and n not in handed]
         self._is_sample = len(rows) < len(right) + len(started) or len(places) > MOST_STEPS
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
@@ -546,18 +538,16 @@ class _Reader:
             if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
                 continue
             if starts_wrong(each):
-                first = reader.first_step[at[0]]
-                if (before := reader.rows_before(first + each.step)) and each.stage == Stage.ADVANCE:
-                    yield self._see(reader, at, before[-1] - first)
+                if (path := reader.read_path(at[0], each.step)) and each.stage == Stage.ADVANCE:
+                    yield self._see(reader, at, path[-1][0])
                 elif each.stage == Stage.RECYCLE:
                     yield self._see(reader, at, each.step)
                 continue
-            beam = reader.find_level(at[0], each.step) if stage in SEARCH_STAGES else None
-            if beam is not None:
-                first, start = reader.first_step[at[0]], other.first_step[at[0]]
-                every = [row - first for row in beam.rows.values()]
-                wrong = [n for n in every if reader.places_of(first + n) != other.places_of(start + n)]
-                yield from (self._see(reader, at, number) for number in wrong or every)
+            if stage in SEARCH_STAGES:
+                beam, start = reader.find_level(at[0], each.step), other.first_step[at[0]]
+                every = [] if beam is None else [self._see(reader, at, number) for number in beam.places]
+                others = [other.read(min(start + e.number, len(other.columns.steps.choice) - 1)).choice for e in every]
+                yield from [e for e, choice in zip(every, others, strict=True) if e.expected.choice != choice] or every
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:
@@ -590,7 +580,6 @@ class _Reader:
         """Read a step of a candidate, given the candidate's rows in `reader` and in the whole trace."""
         first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
-        earlier = tuple(map(reader.goal_of, reader.rows_before(first + number)))
+        earlier = tuple(view.goal for _, view in reader.read_path(at[0], number))
         origins, level = self._comparer.program.at(expected.goal, candidate.atom), reader.find_level(at[0], number)
-        place = -1 if level is None else int(reader.columns.paths.place[first + number])
-        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs, level, place)
+        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs, level)

@@ -7,7 +7,7 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 import math
 import tomllib
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
@@ -313,10 +313,7 @@ def _moves_the_last(i: Instance) -> bool:
 
 def _find_equal(i: Instance) -> list[Clause]:
     """Return the clauses that make the resolvent of an instance, in the order of the semantics. Unknown if none does."""
-    found = [clause for clause in i.seen.made if i.seen.kept[clause] == i.kept]
-    if not found:
-        raise Unknown
-    return found
+    return known([clause for clause in i.seen.made if i.seen.kept[clause] == i.kept] or None)
 
 
 def _is_renumbered(i: Instance) -> bool:
@@ -414,28 +411,24 @@ def _has_constant(atoms: Atoms, argument: int, constant: int) -> bool:
 # Levels of searches
 
 
-def _are_narrow(i: Instance) -> dict[int, bool]:
-    """Return, for the path at each place, whether another path has more children."""
-    widths = [len(each.resolvents) for each in i.level.taken]
-    return {place: width < max(widths) for place, width in zip(i.level.rows, widths, strict=True)}
+def _find_narrow(i: Instance) -> list[int]:
+    """Return the places of the paths with fewer children than another path, ascending."""
+    widths = Counter(child.parent for child in i.level.children)
+    return [place for place in i.level.places.values() if widths[place] < max(widths.values())]
 
 
 def _most(children: Sequence[SeenChild]) -> float:
     return max((child.log_probability for child in children), default=-math.inf)
 
 
-def _count_children(row: Mapping[str, Any]) -> Callable[[Instance], Value]:
+def _count_children(row: Mapping[str, Any], i: Instance) -> Value:
     """Return the largest number of children that are alike in some fields, and differ in others, or whether there are two."""
-
-    def read(i: Instance) -> Value:
-        groups = defaultdict[object, set[object]](set)
-        for n, child in enumerate(i.level.pick(row["children"])):
-            alike, unlike = (tuple(getattr(child, name) for name in row.get(key, ())) for key in ("alike", "unlike"))
-            groups[alike].add(unlike or n)
-        num = max(map(len, groups.values()), default=0)
-        return num > 1 if row["scale"] == Scale.FLAG else num
-
-    return read
+    groups = defaultdict[object, set[object]](set)
+    for n, child in enumerate(i.level.pick(row["children"])):
+        alike, unlike = (tuple(getattr(child, name) for name in row.get(key, ())) for key in ("alike", "unlike"))
+        groups[alike].add(unlike or n)
+    num = max(map(len, groups.values()), default=0)
+    return num > 1 if row["scale"] == Scale.FLAG else num
 
 
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
@@ -519,34 +512,26 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
-    "paths of the beam": lambda i: len(i.level.rows),
-    "room in the beam": lambda i: i.level.draw.search.size - len(i.level.rows),
-    "places after it": lambda i: i.level.draw.search.size - 1 - i.seen.place,
-    "paths after it": lambda i: sum(place > i.seen.place for place in i.level.rows),
-    "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.rows),
-    "has gaps": lambda i: max(i.level.rows) >= len(i.level.rows),
-    "fewer children than another path": lambda i: _are_narrow(i)[i.seen.place],
-    "paths have different numbers of children": lambda i: any(_are_narrow(i).values()),
-    "has a child behind a narrower path": lambda i: any(
-        is_narrow and place < child.parent
-        for place, is_narrow in _are_narrow(i).items()
-        for child in i.level.pick("kept")
+    "paths of the beam": lambda i: len(i.level.places),
+    "room in the beam": lambda i: i.level.draw.search.size - len(i.level.places),
+    "place in the beam": lambda i: i.level.places[i.seen.number],
+    "places after it": lambda i: i.level.draw.search.size - 1 - i.level.places[i.seen.number],
+    "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.places.values()),
+    "has gaps": lambda i: max(i.level.places.values()) >= len(i.level.places),
+    "fewer children than another path": lambda i: i.level.places[i.seen.number] in _find_narrow(i),
+    "child behind a narrower path": lambda i: any(
+        c.parent > n for c in i.level.pick("kept") for n in _find_narrow(i)[:1]
     ),
-    "children beyond the beam": lambda i: len(i.level.children) - i.level.draw.search.size,
-    "children and ended paths beyond the beam": lambda i: (
-        len((*i.level.children, *i.level.pick("before ended"))) - i.level.draw.search.size
+    "surplus": lambda i: len(i.level.children) - i.level.draw.search.size,
+    "children and ended": lambda i: (
+        len(i.level.pick("before ended")) + len(i.level.children) - i.level.draw.search.size
     ),
-    "has a child of the last path": lambda i: max(i.level.rows) in [child.parent for child in i.level.pick("kept")],
+    "has a child of the last path": lambda i: max(i.level.places.values()) in [c.parent for c in i.level.pick("kept")],
     "place of the last proof": lambda i: max((child.place for child in i.level.pick("kept proof")), default=-1),
-    "best child is of another path": lambda i: [c.parent for c in i.level.pick("kept")[:1]] != [min(i.level.rows)],
+    "best of later path": lambda i: any(c.parent > min(i.level.places.values()) for c in i.level.pick("kept")[:1]),
     "leaves gaps": lambda i: any(n != child.place for n, child in enumerate(i.level.pick("kept"))),
-    "moves a child": lambda i: any(child.place != child.parent for child in i.level.pick("kept")),
-    "first proof is not the best": lambda i: (
-        _most(i.level.pick("all kept proof")) > _most(i.level.pick("all kept proof")[:1])
-    ),
-    "an end is better than each proof": lambda i: (
-        _most(i.level.pick("all ended")) > _most(i.level.pick("all kept proof")) > -math.inf
-    ),
+    "later proof is best": lambda i: _most(i.level.pick("all kept proof")) > _most(i.level.pick("all kept proof")[:1]),
+    "an end is best": lambda i: _most(i.level.pick("all ended")) > _most(i.level.pick("all kept proof")) > -math.inf,
     "depth": lambda i: i.seen.expected.depth,
     "steps left to max_depth": lambda i: known(i.seen.run.limits.max_depth) - 1 - i.seen.expected.depth,
     "chooses TRUE": _chosen(GoalKind.TRUE),
@@ -664,7 +649,7 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     for number in every:
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
         named = numbered[name](number) if name in numbered else _VALUES.get(name)
-        value = named or (_count_children(row) if "children" in row else attrgetter(row["value"]))
+        value = named or (partial(_count_children, row) if "children" in row else attrgetter(row["value"]))
         yield Feature(
             name=words["name"],
             unit=row.get("unit", ""),
@@ -720,13 +705,9 @@ def _lift(feature: Feature) -> Feature:
 def read_mistakes(evidence: set[str]) -> Iterator[Feature]:
     """Return a feature of levels: whether they come out otherwise with the mistake in a search that is the only evidence."""
     stages = next((each.stages for each in MISTAKES if {each.words} == evidence), ALL_SOUND)
-
-    def read(i: Instance) -> Value:
-        dialect = known(i.seen.run.limits.dialect)
-        return i.level.keep(dialect, stages) != i.level.keep(dialect, ALL_SOUND)
-
     (row,) = _read_table()["mistakes"]
-    return _read({**row, "each": [] if stages is ALL_SOUND else [*evidence]}, {row["name"]: lambda _: read})
+    value: _Numbered = {row["name"]: lambda _: lambda i: i.level.changes(known(i.seen.run.limits.dialect), stages)}
+    return _read({**row, "each": [] if stages is ALL_SOUND else [*evidence]}, value)
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:

@@ -70,7 +70,6 @@ class SeenStep:
     earlier: the goals visited before
     outputs: both outputs of the stage at fault, if they are known
     level:   its level; None without a search
-    place:   the place of its path in the beam
     """
 
     run: Run
@@ -82,12 +81,6 @@ class SeenStep:
     earlier: tuple[Goal, ...]
     outputs: tuple[Any, Any] | None = None
     level: Level | None = None
-    place: int = -1
-
-    @property
-    def in_search(self) -> tuple[Ids, int]:
-        """The query and the number of its level, or of the step without a search."""
-        return self.candidate.atom, self.number if self.level is None else self.level.draw.level
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -421,8 +414,8 @@ class Fault(NamedTuple):
             scored = collect_labelled(Unit.RESOLVENT, map(self._label_scored, differing), _list_made(agreeing))
             yield scored._replace(wrong="scored wrongly", right="scored rightly")
         if self.stage in SEARCH_STAGES:
-            touched = {step.in_search for step in (*differing, *hidden)}
-            agreeing = [step for step in agreeing if step.in_search not in touched]
+            touched = {step.level and step.level.draw for step in (*differing, *hidden)}
+            agreeing = [step for step in agreeing if (step.level and step.level.draw) not in touched]
             yield _join(Unit.LEVEL, (*_of_levels(differing, True), *_of_levels(agreeing, False)))
         if self.kind in PROOF_CLASSES:
             is_lost = self.kind is DifferenceClass.PROOF_LOST
@@ -529,7 +522,7 @@ def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
 
 
 def _of_levels(steps: Iterable[SeenStep], is_wrong: bool) -> Iterator[Instance]:
-    first = {step.in_search: step for step in steps}
+    first = {step.level.draw: step for step in steps if step.level}
     return (Instance(Unit.LEVEL, is_wrong, level, step.candidate, step) for level, step in first.items())
 
 

@@ -39,9 +39,7 @@ _OF_TIES: Final = frozenset(("gap of the scores", "resolvents of the highest sco
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?(?:\w+s|children)\b")
 """A count of things in a phrase."""
 
-_PLURAL_OF_ONE: Final = re.compile(
-    r"\b(1) ((?:fewer |more |new |body |kept |significant )?\w+?)(?:(?<=ch)es|s|(?<=child)ren)\b"
-)
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:\w+ )??\w+?)(?:(?<=ch)es|s|(?<=ild)ren)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:
