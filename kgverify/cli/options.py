@@ -21,7 +21,7 @@ from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, check_known
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import OURS, SEARCHES, DeclaredLimits, Limits, read_dialect
+from kgverify.program.limits import OURS, SEARCHES, DeclaredLimits, Dialect, Limits, read_dialect
 from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import MOST
@@ -70,6 +70,13 @@ _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents
 }
 KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED}
 """The keys of each option that takes pairs."""
+
+
+def parse_dialect(text: str) -> Dialect:
+    """Return the dialect of a TOML file, or the one with the search of `search=beam(4),merge=sum`. UserError for another text."""
+    if "=" not in text:
+        return read_dialect(Path(text))
+    return Dialect(**parse_pairs([text], dict.fromkeys(SEARCHES, str), "dialect"))
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:

@@ -14,7 +14,6 @@ from kgverify.program.limits import OURS, Limits
 from kgverify.program.outcomes import SEARCH_STAGES
 from kgverify.prover.faults import edge_faults, plain_faults, search_faults  # noqa: F401 - they fill the registry
 from kgverify.prover.faults.fault import PLANTERS, Carrier, Composite, Fault, Plant, identity
-from kgverify.prover.native.choice import NATIVE
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step import plain_step
