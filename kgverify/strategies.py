@@ -220,10 +220,10 @@ def dialects() -> SearchStrategy[Dialect]:
     any_filters = st.lists(st.sampled_from(FILTERS), unique=True, max_size=len(FILTERS)).map(tuple)
     drawn["filters"] = st.just(OURS.filters) | st.permutations(OURS.filters).map(tuple) | any_filters
     few, aggregate = st.integers(1, 4), st.sampled_from(("max", "sum", "noisy_or"))
-    samples = st.tuples(few, st.integers(0, 3)).map(lambda numbers: Search("sample", *numbers))
-    others = st.builds(Search, st.sampled_from(("beam", "all")), few | st.integers(1, 20))
+    samples = _call(Search, st.just("sample"), few, st.integers(0, 3))
+    others = _call(Search, st.sampled_from(("beam", "all")), few | st.integers(1, 20))
     merge = st.sampled_from(("none", "max", "sum"))
-    searches = st.one_of(
+    searches: SearchStrategy[dict[str, str]] = st.one_of(
         st.just({}),
         st.fixed_dictionaries({"search": samples.map(str), "aggregate": aggregate}),
         st.fixed_dictionaries({"search": others.map(str), "aggregate": aggregate, "merge": merge}),

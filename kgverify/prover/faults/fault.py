@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Engine
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.ranking.draw import Draw
 from kgverify.ranking.rank import Rank
@@ -107,6 +107,7 @@ class Fault:
     expected_kind: the class that a report should assign to its differences
     breaks:        what goes wrong
     needs:         the properties of a graph or a run that it needs to manifest
+    dialect:       a dialect in which it manifests; that of a fault of a search has one
     seen_in:       the place where such a defect was found
     """
 
@@ -115,6 +116,7 @@ class Fault:
     expected_kind: DifferenceClass
     breaks: str
     needs: str
+    dialect: Dialect = OURS
     seen_in: str = CONSTRUCTED
 
 

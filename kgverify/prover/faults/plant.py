@@ -11,9 +11,9 @@ from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError, suggest
 from kgverify.program.limits import OURS, Limits
-from kgverify.program.outcomes import SEARCH_STAGES
 from kgverify.prover.faults import edge_faults, plain_faults, search_faults  # noqa: F401 - they fill the registry
 from kgverify.prover.faults.fault import PLANTERS, Carrier, Composite, Fault, Plant, identity
+from kgverify.prover.native.choice import NATIVE
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step import plain_step
@@ -30,7 +30,7 @@ def find_carriers(fault: str) -> tuple[Carrier, ...]:
     """Return the carriers of a fault: any evaluator, or the evaluators whose stages it replaces."""
     if fault in PLANTERS[Carrier.ANY]:
         return (Carrier.ANY,)
-    if FAULTS[fault].stage in SEARCH_STAGES:
+    if FAULTS[fault].dialect.search != OURS.search:
         return (Carrier.PLAIN,)
     return (Carrier.TENSORS, Carrier.PLAIN) if fault in PLANTERS[Carrier.PLAIN] else (Carrier.TENSORS,)
 
@@ -46,13 +46,14 @@ def choose_carrier(faults: Sequence[Fault], mode: str, *, prefers_plain: bool) -
     in_stages = {name: carriers for name, carriers in of_faults.items() if Carrier.ANY not in carriers}
     if mode == "auto" and (Carrier.PLAIN,) in in_stages.values():
         mode = PLAIN
+    wanted = Carrier.PLAIN if mode == PLAIN else Carrier.TENSORS
     for name, carriers in in_stages.items():
-        modes = [mode for each in carriers for mode in MODES_OF[each]]
-        if mode not in ("auto", *modes):
+        if mode == NATIVE or (mode != "auto" and wanted not in carriers):
+            modes = [mode for each in carriers for mode in MODES_OF[each]]
             raise UserError(
                 f"mode {mode!r} does not carry the fault {name!r}",
                 where="faults",
-                fix=f"choose the mode {' or '.join(modes)}",
+                fix=f"choose the mode {', '.join(modes[:-1])}{' or ' * (len(modes) > 1)}{modes[-1]}",
             )
     if not in_stages:
         return Carrier.ANY
@@ -76,11 +77,11 @@ def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrie
         plant = plant._replace(stages=Stages(SCORES[policy.name]))
     planters = PLANTERS[Carrier.ANY] | PLANTERS[carrier]
     for fault in faults:
-        if fault.stage in SEARCH_STAGES and limits.dialect.search == OURS.search:
+        if fault.dialect.search != OURS.search == limits.dialect.search:
             raise UserError(
                 f"{fault.name!r} is a fault of a search with several paths, and the dialect follows one",
                 where="faults",
-                fix="choose a search: --limits 'search=beam(4)'",
+                fix=f"it shows with {fault.dialect}: --limits 'search=beam(4)' chooses a search",
             )
         plant = planters[fault.name](plant)
     return plant
