@@ -709,7 +709,7 @@ def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
             for other in [usual] if isinstance(value, bool) else dict.fromkeys((*near, usual)):
                 if value != usual and other >= min(usual, 1):
                     yield Neighbour(problem.with_number(part, name, other), text.format(other, value))
-    for simpler in list_searches(problem.limits.dialect):
+    for simpler in reversed([*list_searches(problem.limits.dialect)]):
         yield Neighbour(
             _with_dialect(problem, simpler), f"the dialect is {simpler} instead of {problem.limits.dialect}"
         )
