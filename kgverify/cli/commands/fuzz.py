@@ -59,7 +59,8 @@ def fuzz(
     source: Annotated[
         options.GraphOptions, options.of_record("Graph whose queries are tried first, in their neighbourhoods")
     ] = (options.GraphOptions()),
-    dialect: Annotated[str | None, Parameter(metavar="FILE|KEY=VALUE,...")] = None,
+    # A path, for which shells complete the names of files.
+    dialect: Annotated[Path | None, Parameter(metavar="DIALECT")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
     jobs: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_JOBS))] = os.cpu_count() or 1,
@@ -80,7 +81,7 @@ def fuzz(
             where="scheduler",
             fix="give one of the two",
         )
-    trying = replace(trying, dialect=OURS if dialect is None else options.parse_dialect(dialect))
+    trying = replace(trying, dialect=OURS if dialect is None else options.parse_dialect(str(dialect)))
     campaign = plan_campaign(
         made.engine,
         made.reference,
