@@ -1,7 +1,7 @@
 """The reference prover as an engine."""
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, Final, get_type_hints
@@ -20,6 +20,7 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
+from kgreference.search import Search, search
 from kgreference.step import OUR_STAGES, Situation, Stages, Step, find_excluded, take_step
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.terms import Atom, Goal, Triple, canonical
@@ -35,7 +36,7 @@ from kgverify.program.limits import Dialect, Limits
 from kgverify.program.outcomes import Stage
 from kgverify.program.program import NO_SYMBOLS, Program
 from kgverify.progress import Progress, no_progress
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, concatenate
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Paths, Resolvents, Steps, concatenate
 from kgverify.trace.model.header import EngineInfo
 
 MOST_LISTED: Final = 100_000
@@ -217,7 +218,7 @@ class ReferenceEngine:
         parts = []
         with without_garbage_collection():
             begin = 0
-            derivations: list[Derivation] = []
+            derivations: list[Derivation | Search] = []
             num_held = 0
             for end, derivation in enumerate(self._derive(candidates), 1):
                 derivations.append(derivation)
@@ -231,7 +232,7 @@ class ReferenceEngine:
             skip_existing_objects()
         return concatenate(parts)
 
-    def _derive(self, candidates: CandidateSet) -> Iterator[Derivation]:
+    def _derive(self, candidates: CandidateSet) -> Iterator[Derivation | Search]:
         program, limits, policy = self.program, self._limits, self._policy
         queries = list(map(Atom._make, candidates.atom.tolist()))
         if isinstance(policy, TwoTower) and self._dialect == OURS and not self._replaced:
@@ -239,7 +240,10 @@ class ReferenceEngine:
                 yield from derive_together(program, limits, policy, queries[begin : begin + _MOST_TOGETHER])
             return
         # A triple may be a corruption of several queries.
-        derive_once = lru_cache(_MOST_REMEMBERED)(partial(derive, program, limits, policy))
+        name, size, _ = self._dialect.search_numbers
+        most = max(1, _MOST_REMEMBERED // size)
+        follow: Callable[..., Derivation | Search] = derive if name == "greedy" else search
+        derive_once = lru_cache(most)(partial(follow, program, limits, policy))
         for query, is_positive in zip(
             queries, find_positives(self._dialect.exclusion, candidates, self._triples), strict=True
         ):
@@ -320,7 +324,7 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
     return OURS if built == OURS else built
 
 
-def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
+def _columns(candidates: CandidateSet, derivations: Sequence[Derivation | Search]) -> Columns:
     steps = list(chain.from_iterable([derivation.steps for derivation in derivations]))
     resolvents = chain.from_iterable([step.after_limit for step in steps])
     kinds, goals, origin_kinds, origins = tuple(zip(*resolvents, strict=True)) or ((), (), (), ())
@@ -352,6 +356,20 @@ def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Col
             score=np.fromiter(chain.from_iterable(step.scores for step in steps), np.float64),
             atoms=_atoms(goals),
         ),
+        paths=_paths([each for each in derivations if isinstance(each, Search)]),
+    )
+
+
+def _paths(searches: Sequence[Search]) -> Paths:
+    """Return the paths of searches, in the order of their steps."""
+    rows = [each for found in searches for level in found.levels for each in level]
+    children = [child for each in rows for child in each.children]
+    return Paths(
+        np.array([each.path.place for each in rows], np.int32),
+        np.array([each.path.parent for each in rows], np.int32),
+        np.array([each.path.log_probability for each in rows], np.float64),
+        np.array([place for place, _ in children], np.int32),
+        np.array([log_probability for _, log_probability in children], np.float64),
     )
 
 

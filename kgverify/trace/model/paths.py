@@ -29,6 +29,13 @@ def number_levels(columns: Columns) -> NDArray[np.int64]:
     return levels
 
 
+def find_levels(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the candidate of each level, and its first row: int64 [L] each."""
+    begins = np.flatnonzero(np.diff(_number_beams(columns), prepend=0))
+    owner = np.repeat(np.arange(len(columns.candidates.num_steps)), columns.candidates.num_steps)
+    return owner[begins], begins
+
+
 def find_parents(columns: Columns) -> NDArray[np.int64]:
     """Return the row of the step from which each step comes: int64 [T]; -1 if there is none.
 
