@@ -91,11 +91,12 @@ def add_twice(sound: Merge, dialect: Dialect, kept: Sequence[Kept], taken: Mappi
 
 @replaces_plain("merged-worse-path", "merge")
 def follow_last(sound: Merge, dialect: Dialect, kept: Sequence[Kept], taken: Mapping[int, Taken]) -> list[Kept]:
-    """Continue from the path with the worst place, with its visited goals."""
+    """Continue from the least probable path, with its visited goals."""
     merged = sound(dialect, kept, taken)
     of_place = {each.place: each for each in kept}
     for first, *_, last in _group(merged, kept).values():
-        of_place[first.place], of_place[last.place] = last, first
+        if last.log_probability < first.log_probability:
+            of_place[first.place], of_place[last.place] = last, first
     return [each._replace(parent=(by := of_place[each.place]).parent, choice=by.choice) for each in merged]
 
 
