@@ -377,7 +377,7 @@ def print_catalogue() -> None:
     composed_table = Table("name", "faults", "breaks", "seen in", title=f"{len(composites)} composites")
     composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in composites]
     make_result_console().print(FittedTable(table, rows), FittedTable(composed_table, composed_rows))
-    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
+    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs", "dialect"
     listed = [{name: getattr(fault, name) for name in shown} | {"carried_by": carriers} for fault, carriers in faults]
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in composites]
