@@ -95,7 +95,7 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        further = (*own, *read_mistakes({divergences[i].evidence for i in reader.members[number]}))
+        further = (*own, *read_mistakes({divergences[i].evidence.partition(": ")[2] for i in reader.members[number]}))
         return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), further)
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
@@ -508,7 +508,7 @@ class _Reader:
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
 
-        In a search, they are those of the same level.
+        In a search, in which the paths compete, there are none.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.
@@ -516,7 +516,7 @@ class _Reader:
         num = min(int(each.columns.candidates.num_steps[i]) for each in (reader, other))
         for number in range(first + 1, num):
             left, right = (each.read(each.first_step[i] + number) for each in (reader, other))
-            if left.goal != right.goal or reader.find_level(i, number) is not reader.find_level(i, first):
+            if left.goal != right.goal or reader.find_level(i, number) is not None:
                 return
             difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
             yield number, right, None if difference is None else level_of_step(left, right, difference)

@@ -512,7 +512,6 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
-    "paths of the beam": lambda i: len(i.level.places),
     "room in the beam": lambda i: i.level.draw.search.size - len(i.level.places),
     "place in the beam": lambda i: i.level.places[i.seen.number],
     "places after it": lambda i: i.level.draw.search.size - 1 - i.level.places[i.seen.number],
