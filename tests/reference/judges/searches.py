@@ -35,6 +35,9 @@ from kgreference.two_tower import TwoTower
 MOST_DERIVATIONS: Final = 24
 """A query with more derivations is not enumerated; its beams and samples are judged all the same."""
 
+MOST_GROWING: Final = 3
+"""The largest depth in a dialect that lets goals or derivations grow without it."""
+
 Choices = tuple[int, ...]
 """The indices that a path chose: its identity."""
 
@@ -296,6 +299,8 @@ def _judge_case(
     network = TwoTower(draw_weights(rng.randrange(10**6), len(case.facts)))
     policy: kgreference.Policy = rng.choice([kgreference.Shortest(), kgreference.Shortest(), Uniform(), network])
     usual = draw_dialect(rng) if draw_dialect and rng.random() < 0.5 else kgreference.OURS
+    if usual.skips_unary or kgreference.Filter.MAX_ATOMS not in usual.filters:
+        limits = limits._replace(max_depth=min(limits.max_depth, MOST_GROWING))
     seen["programs"] += 1
     seen[f"with {type(policy).__name__}"] += 1
     seen["in another dialect"] += usual != kgreference.OURS
