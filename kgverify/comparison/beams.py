@@ -69,14 +69,14 @@ class BeamComparer(BlockComparer):
     """The comparer of a block of searches. A candidate is compared level by level, up to the first that differs."""
 
     def _collect(self, *arguments: Any) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
-        divergences, *others = super()._collect(*arguments)
+        divergences, near_ties, is_compared = super()._collect(*arguments)
         # Of the mistakes that give what was kept in a level, one that does so in the most levels is named.
         counts = Counter(id(mistake) for fitting in self._fitting.values() for mistake in fitting)
         for i, each in enumerate(divergences):
             if fitting := self._fitting.get(each.candidate):
                 best = max(fitting, key=lambda mistake: counts[id(mistake)])
                 divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, evidence=best.words)
-        return divergences, *others
+        return divergences, near_ties, is_compared
 
     @cached_property
     def _fitting(self) -> dict[int, list[Mistake]]:
@@ -122,6 +122,8 @@ class BeamComparer(BlockComparer):
                 return self._blame_selection(found, number)
         taken = [Taken([_as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
         beam = [self._path(row) for row, _ in pairs]
+        if self.lockstep:
+            number = max(int(self.pair.expected.columns.steps.depth[row]) for row, _ in pairs)
         level = _LevelPair(candidate, number, ([row for row, _ in pairs], [row for _, row in pairs]), beam, taken)
         return self._compare_kept(level) or self._compare_choices(level)
 

@@ -22,25 +22,35 @@ from kgreference.step import (
     find_excluded,
     find_resolvents,
 )
-from kgreference.terms import Atom, canonical, variables
+from kgreference.terms import Atom, Goal, canonical, variables
 
 LEAST_EXACT = -700.0
 """The log-probability, in nats, below which `exp` loses digits, and noisy-or equals a sum to every digit."""
 
 
+class Given(NamedTuple):
+    """The derivation before the first step of a path: its goals, the current one last, its depth, and its uncounted steps."""
+
+    goals: Sequence[Goal]
+    depth: int = 0
+    num_uncounted: int = 0
+
+
 class Path(NamedTuple):
-    """The steps from the query to a goal, or to an end.
+    """The steps from the query, or from a given goal, to a goal, or to an end.
 
     place:           the place in its level; -1 if it is not kept
     parent:          the place of the path that it continues, in the level before; -1 at the query
     steps:           the steps taken, each with its choice
     log_probability: of the steps, or as merging gives it, in nats
+    given:           what came before the steps
     """
 
     place: int
     parent: int
     steps: tuple[Step, ...]
     log_probability: float
+    given: Given
 
 
 class Expansion(NamedTuple):
@@ -100,38 +110,53 @@ def search(
         raise ValueError(f"expected a search that is not greedy, and limits of 1 or more, found {name} and {limits}")
     excluded = find_excluded(dialect, limits, query, is_positive)
     start = Situation(dialect, program, limits, policy, excluded, canonical((query,)), 0, set())
-    beam = [Path(place, -1, (), 0.0) for place in range(size if name == "sample" else 1)]
+    begin = Given([start.goal])
+    beam = [Path(place, -1, (), 0.0, begin) for place in range(size if name == "sample" else 1)]
     levels: list[list[Expansion]] = []
     ended: list[Path] = []
     is_limited = False
     while beam:
-        children = [expand(start, path, stages) for path in beam]
-        kept = keep(dialect, start.goal[0], len(levels), children)
-        followed, shown = merge(dialect, kept)
-        levels.append([])
-        for path, own in zip(beam, children, strict=True):
-            nothing = own[0].steps[-1]._replace(choice=-1, outcome=Outcome.OPEN)
-            step = next((child.steps[-1] for child in kept if child.parent == path.place), nothing)
-            of_path = [shown.get((path.place, choice), (-1, 0.0)) for choice in range(len(own))]
-            levels[-1].append(Expansion(path, step, of_path))
-            is_limited |= step.dropped_atoms > 0 or step.dropped_resolvents > 0
-        is_limited |= name == "all" and sum(map(len, children)) > size
+        level, followed = take_level(start, len(levels), beam, stages)
+        levels.append(level)
+        is_limited |= any(each.step.dropped_atoms > 0 or each.step.dropped_resolvents > 0 for each in level)
+        is_limited |= name == "all" and sum(len(each.children) for each in level) > size
         ended += [path for path in followed if path.steps[-1].outcome is not Outcome.OPEN]
         beam = [path for path in followed if path.steps[-1].outcome is Outcome.OPEN]
     outcome, log_probability = aggregate(dialect, ended)
     return Search(start, levels, ended, outcome, is_limited, log_probability)
 
 
+def take_level(
+    start: Situation, number: int, beam: Sequence[Path], stages: Stages = OUR_STAGES
+) -> tuple[list[Expansion], list[Path]]:
+    """Take one step of every path of a beam; return the expansions, and the paths that are followed or that end."""
+    children = [expand(start, path, stages) for path in beam]
+    kept = keep(start.dialect, start.goal[0], number, children)
+    followed, shown = merge(start.dialect, kept)
+    level = []
+    for path, own in zip(beam, children, strict=True):
+        nothing = own[0].steps[-1]._replace(choice=-1, outcome=Outcome.OPEN)
+        step = next((child.steps[-1] for child in kept if child.parent == path.place), nothing)
+        of_path = [shown.get((path.place, choice), (-1, 0.0)) for choice in range(len(own))]
+        level.append(Expansion(path, step, of_path))
+    return level, followed
+
+
 def expand(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
     """Return the children of a path, one for each resolvent, without places. ``start``: the situation at the query."""
-    goals = [start.goal, *(step.chosen.atoms for step in path.steps)]
-    depth = path.steps[-1].depth if path.steps else 0
+    goals = [*path.given.goals, *(step.chosen.atoms for step in path.steps)]
+    depth = path.steps[-1].depth if path.steps else path.given.depth
     situation = start._replace(goal=goals[-1], depth=depth, visited=set(goals))
     num_uncounted = len(list(takewhile(lambda step: step.is_uncounted, reversed(path.steps))))
+    if num_uncounted == len(path.steps):
+        num_uncounted += path.given.num_uncounted
     found = find_resolvents(situation, stages, num_uncounted)
     scores = stages.score(situation, found[1])
     steps = [complete_step(situation, found, scores, index, stages) for index in range(len(scores))]
-    return [Path(-1, path.place, (*path.steps, step), path.log_probability + step.log_probability) for step in steps]
+    return [
+        Path(-1, path.place, (*path.steps, step), path.log_probability + step.log_probability, path.given)
+        for step in steps
+    ]
 
 
 def keep(dialect: Dialect, query: Any, level: int, children: Sequence[Sequence[Path]]) -> list[Path]:

@@ -20,8 +20,9 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
-from kgreference.search import Search, search
-from kgreference.step import OUR_STAGES, Situation, Stages, Step, find_excluded, take_step
+from kgreference.search import Given, Search, search, take_level
+from kgreference.search import Path as ReferencePath
+from kgreference.step import OUR_STAGES, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.terms import Atom, Goal, Triple, canonical
 from kgreference.two_tower import TwoTower
@@ -36,6 +37,7 @@ from kgverify.program.limits import Dialect, Limits
 from kgverify.program.outcomes import Stage
 from kgverify.program.program import NO_SYMBOLS, Program
 from kgverify.progress import Progress, no_progress
+from kgverify.step.search import Path
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Paths, Resolvents, Steps, concatenate
 from kgverify.trace.model.header import EngineInfo
 
@@ -253,6 +255,29 @@ class ReferenceEngine:
         """Take one step from each position."""
         steps = self._take_steps(positions)
         return _columns(positions.candidates, [conclude(step.selected, [step]) for step in steps])
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        positives = find_positives(self._dialect.exclusion, candidates, self._triples)
+        found = []
+        for query, is_positive, beam in zip(candidates.atom.tolist(), positives, beams, strict=True):
+            excluded = find_excluded(self._dialect, self._limits, Atom._make(query), is_positive)
+            goal = canonical((Atom._make(query),))
+            start = Situation(self._dialect, self.program, self._limits, self._policy, excluded, goal, 0, set())
+            paths = [
+                ReferencePath(
+                    path.place,
+                    path.parent,
+                    (),
+                    path.log_probability,
+                    Given([tuple(map(Atom._make, each)) for each in path.visited], path.depth, path.num_uncounted),
+                )
+                for path in beam
+            ]
+            # Every path of a beam has taken as many steps as the beam has levels.
+            level, _ = take_level(start, len(beam[0].visited) - 1, paths, self.stages)
+            found.append(Search(start, [level], [], Outcome.OPEN, False, 0.0))
+        return _columns(candidates, found)
 
     def probe(self, position: Positions) -> StageOutputs:
         """Return the output of each stage of one step."""

@@ -229,6 +229,8 @@ class _Block:
             is_limit = steps.outcome == Outcome.DEPTH_LIMIT
             is_other = is_limit & ~is_at_limit
             is_other |= is_at_limit & (steps.outcome == Outcome.OPEN) & ~self._may_be_uncounted
+            # A path of which no child was kept has no outcome.
+            is_other &= ~(self._has_paths & (steps.choice < 0))
             yield (
                 f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}",
                 is_other,
