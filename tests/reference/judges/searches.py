@@ -251,9 +251,17 @@ def judge_search(tree: Tree, dialect: Dialect, found: kgreference.Search, query:
     """Return the first difference between a search and the definition; "" if there is none."""
     expected = define_search(tree, dialect, query)
     rows = [
-        Row(level, place, parent, value, tuple(each.choice for each in steps), step, children)
+        Row(
+            level,
+            path.place,
+            path.parent,
+            path.log_probability,
+            tuple(each.choice for each in path.steps),
+            step,
+            children,
+        )
         for level, expansions in enumerate(found.levels)
-        for (place, parent, steps, value), step, children in expansions
+        for path, step, children in expansions
     ]
     for number, (wanted, row) in enumerate(zip(expected.rows, rows, strict=False)):
         for name in Row._fields:
