@@ -273,7 +273,9 @@ def find_answer(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> in
 
 
 def rank_answers(scores: Mapping[int, float], entity: int, others: Iterable[int], tolerance: float = 0.0) -> Ranks:
-    """Return the ranks of the true entity among others, which are no known answers, from the scores of reached entities.
+    """Return the ranks of the true entity among others, from the scores of the entities reached.
+
+    others: the entities to rank it against, without the other known answers
 
     Entities without a score come last, and are equal. The tolerance is that of `rank`.
     """

@@ -248,7 +248,7 @@ def define_aggregate(
 
 
 def judge_search(tree: Tree, dialect: Dialect, found: kgreference.Search, query: kgreference.Atom) -> str:
-    """Return the first difference between a search and the definition; "" if there is none."""
+    """Return the first difference between a search and the definition; "" if they agree."""
     expected = define_search(tree, dialect, query)
     rows = [
         Row(
