@@ -15,7 +15,7 @@ from kgverify.runs.run import reference_triples
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns
 
-SIZES = (1, 2, 2, 3, 3, 4, 5, 8, 20)
+SIZES = (1, 2, 2, 3, 3, 4, 5, 8)
 
 
 def draw_dialect(rng: random.Random) -> Dialect:
