@@ -230,8 +230,8 @@ def _add(log_probabilities: Sequence[float]) -> float:
 def score_answers(found: Search, stages: Stages = OUR_STAGES) -> dict[int, float]:
     """Return the entities that the proofs of a query with one variable reach, with the aggregated log-probabilities.
 
-    A proof that binds no constant to the variable reaches every constant. Merging would lose answers, and so does the
-    filter `close`. Raises ValueError for merging, and for a query without one variable.
+    A proof that binds no constant to the variable reaches every constant. Merging would lose answers, and so do the
+    filters `close` and `duplicates`. Raises ValueError for merging, and for a query without one variable.
     """
     (_, first, second), dialect = found.start.goal[0], found.start.dialect
     if dialect.merge is not Merge.NONE or (first < 0) == (second < 0):
