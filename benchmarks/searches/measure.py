@@ -94,7 +94,8 @@ def measure_right(run: tuple[Any, Settings]) -> Row:
     """Verify a right engine."""
     engine, settings = run
     began = time.process_time()
-    report = settings.verify(engine)
+    # A narrow beam proves nothing in some of these graphs.
+    report = settings.verify(engine, equality=kgverify.Equality(minimum={"choices": 1}))
     first = report.first_divergence
     cells: list[object] = [
         engine.__name__,
