@@ -24,6 +24,7 @@ from kgverify.comparison.result import Verdict as Verdict
 from kgverify.conformance import check_engine as check_engine
 from kgverify.engines.adapters.encoding import Encoding as Encoding
 from kgverify.engines.adapters.outcome import OutcomeEngine as OutcomeEngine
+from kgverify.engines.adapters.searching import SearchEngine as SearchEngine
 from kgverify.engines.adapters.staged import StagedEngine as StagedEngine
 from kgverify.engines.adapters.staged import engine_of as engine_of
 from kgverify.engines.adapters.stepwise import StepwiseEngine as StepwiseEngine
@@ -87,6 +88,9 @@ from kgverify.laws.replay import Replay as Replay
 from kgverify.program.atoms import NamedAtom as NamedAtom
 from kgverify.program.limits import DeclaredLimits as DeclaredLimits
 from kgverify.program.limits import Dialect as Dialect
+from kgverify.program.outcomes import GoalKind as GoalKind
+from kgverify.program.outcomes import Origin as Origin
+from kgverify.program.outcomes import Outcome as Outcome
 from kgverify.program.outcomes import Side as Side
 from kgverify.program.program import NamedRule as NamedRule
 from kgverify.program.program import Program as Program
@@ -107,6 +111,10 @@ from kgverify.runs.job import Source as Source
 from kgverify.runs.run import Run as Run
 from kgverify.step.plain_step import Resolvent as Resolvent
 from kgverify.step.plain_step import Taken as Taken
+from kgverify.step.search import Ended as Ended
+from kgverify.step.search import Kept as Kept
+from kgverify.step.search import Level as Level
+from kgverify.step.search import Path as Path
 from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
 from kgverify.testing.campaigns.result import Tally as Tally
 from kgverify.testing.campaigns.result import Tried as Tried

@@ -21,7 +21,11 @@ BATCHED = Dialect(
     stopping="where_no_terminal",
 )
 OURS, ONE_PASS = Dialect(), Dialect(unification="one_pass")
-VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name not in ("filters", "search", "merge", "aggregate")}
+VALUES = {
+    name: get_args(kind) or (False, True)
+    for name, kind in Dialect.__annotations__.items()
+    if name not in ("filters", "search", "merge", "aggregate")
+}
 SECOND = "second_engine:SecondEngine"
 
 
