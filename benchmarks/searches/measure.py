@@ -50,6 +50,7 @@ def measure_fault(fault: Fault) -> Row:
         ", ".join(fault.stages),
         stage,
         fault.condition,
+        first.evidence if first else "",
         causes.replace("\n", " ").replace("|", "/"),
         seconds,
     ]
@@ -117,7 +118,7 @@ PARTS: Final[
     "faults": (
         lambda: FAULTS,
         measure_fault,
-        ("fault", "verdict", "true stage", "stage", "true condition", "causes", "CPU time, s"),
+        ("fault", "verdict", "true stage", "stage", "true condition", "evidence", "causes", "CPU time, s"),
         (("found", 1.0), ("stage", 0.95)),
     ),
     "ties": (list_near_ties, measure_right, TITLES, (("agree", 1.0),)),
