@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
+from kgverify.engines.beams import SearchingEngine
 from kgverify.engines.load_engine import (
     SIGNATURE,
     describe_raised,
@@ -280,6 +281,8 @@ class GuardedEngine:
         self.__wrapped__ = engine
         if isinstance(engine, ProbedEngine):
             self.probe: Callable[[Positions], StageOutputs] = _guarded(refuse, "probe", dict, engine.probe)
+        if isinstance(engine, SearchingEngine):
+            self.take_beams: Callable[..., Columns] = _guarded(refuse, "take_beams", Columns, engine.take_beams)
         if isinstance(engine, DescribedEngine):
             self.features: Callable[[Columns], Any] = _guarded(refuse, "features", object, engine.features)
         if isinstance(engine, NumberedEngine):
