@@ -71,11 +71,15 @@ class BeamComparer(BlockComparer):
     def _collect(self, *arguments: Any) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
         divergences, near_ties, is_compared = super()._collect(*arguments)
         # Of the mistakes that give what was kept in a level, one that does so in the most levels is named.
+        kinds: dict[str, DifferenceClass] = {}
         counts = Counter(id(mistake) for fitting in self._fitting.values() for mistake in fitting)
         for i, each in enumerate(divergences):
             if fitting := self._fitting.get(each.candidate):
                 best = max(fitting, key=lambda mistake: counts[id(mistake)])
-                divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, evidence=best.words)
+                before, _, _ = each.evidence.partition(": ")
+                kind = kinds.setdefault(best.words, each.kind)
+                evidence = f"{before}: {best.words}"
+                divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, kind=kind, evidence=evidence)
         return divergences, near_ties, is_compared
 
     @cached_property
@@ -215,7 +219,9 @@ class BeamComparer(BlockComparer):
         difference = Difference(stage, field, texts[0], texts[1])
         found = self._find(candidate, row, difference, self._view(0, row))
         kind = self._class(expected, actual, has_other_sums=bool(places.any()))
-        return msgspec.structs.replace(found, kind=kind, evidence=words, confidence=confidence)
+        return msgspec.structs.replace(
+            found, kind=kind, evidence=f"in level {level.number}: {words}", confidence=confidence
+        )
 
     def _kept(self, level: _LevelPair, side: int) -> _Kept:
         trace, reader = (self.pair.expected, self.pair.actual)[side], self.readers[side]

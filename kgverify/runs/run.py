@@ -36,7 +36,7 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
+from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, known_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 from kgverify.version import __version__
@@ -270,7 +270,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
     program = run.graph.program
     where = f"engine {engine.info.name}"
     check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine.info, run.limits)
+    fields = known_columns(engine.info, run.limits)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

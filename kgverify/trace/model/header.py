@@ -69,6 +69,11 @@ def unknown_columns(engine: EngineInfo, limits: DeclaredLimits | None = None) ->
     return unknown.union(*(pair for pair in _PAIRS if pair & unknown))
 
 
+def known_columns(engine: EngineInfo, limits: DeclaredLimits) -> frozenset[str]:
+    """Return the compared columns that an engine knows, as in `Trace.fields`."""
+    return (KNOWLEDGE_GRAPH.compared_names | PATHS) - unknown_columns(engine, limits)
+
+
 def check_unknown(engine: EngineInfo) -> None:
     """Raise a UserError for an unknown column that is needed to read the others."""
     unknown = frozenset(engine.unknown)

@@ -378,7 +378,8 @@ class TraceWriter:
         self._waiting: list[StepBatch] = []
         self._labels: list[NDArray[np.uint8]] = []
         self._has_labels = False
-        self._held = (schema.optional & schema.columns_kept(self._level)) - self._absent
+        left_out = {path.replace("/", ".") for path in schema.left_out(self._level)}
+        self._held = schema.optional - left_out - self._absent
         self._begin_shard()
         self._resumed: Candidates = schema.empty().candidates
         self._lock = lock_trace(self._path, overwrites=overwrites)
