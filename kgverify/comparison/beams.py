@@ -418,11 +418,14 @@ def _has_own_places(child: NDArray[np.int64], num: int) -> bool:
 
 def _ignored_gap(child: NDArray[np.int64], sums: NDArray[np.float64]) -> float:
     """Return by how much, at most, a child is below another one that comes after it or is not kept."""
-    placed = np.flatnonzero(child >= 0)
-    placed = placed[np.argsort(child[placed])]
+    places, kept = child.copy(), np.flatnonzero(child != -1)
+    # Merged children had the places that are free, the best of them the first.
+    merged = np.flatnonzero(child < -1)
+    places[merged[np.argsort(-sums[merged], kind="stable")]] = np.setdiff1d(np.arange(len(kept)), child[child >= 0])
+    placed = kept[np.argsort(places[kept])]
     behind = [float(later - sums[i]) for i, later in zip(placed, _highest_after(sums[placed]), strict=True)]
-    left, kept = sums[child == -1], sums[child != -1]
-    edge = [float(left.max() - kept.min())] if len(left) and len(kept) else []
+    left = sums[child == -1]
+    edge = [float(left.max() - sums[kept].min())] if len(left) and len(kept) else []
     return max([0.0, *behind, *edge])
 
 

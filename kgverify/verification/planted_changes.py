@@ -136,6 +136,7 @@ MAX_GROUPS: Final = 5
 """The most groups of candidates in whose ranks changes are planted."""
 
 CHOICE: Final = "steps.choice"
+CHILD: Final = "paths.child"
 
 _NOTHING_DIFFERS: Final = Comparison(
     verdict=Verdict.AGREE, coverage=Coverage(candidates=0, steps=0, resolvents=0, fields=())
@@ -278,6 +279,9 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
         # Choosing another resolvent may be a near-tie; an index outside the list cannot be one.
         beyond = int(expected.columns.steps.num_resolvents[row])
         values[row] = beyond + (values[row] == beyond)
+    elif name == CHILD:
+        # Other children may be kept in a near-tie; none is merged into a place that does not exist.
+        values[row] = np.iinfo(values.dtype).min
     elif name != DIGEST:
         # Codes and numbers begin at 0.
         values[row] = int(values[row]) + (-1 if values[row] > 0 else 1)
