@@ -383,5 +383,5 @@ def test_results_of_searches_are_refused_elsewhere():
     with pytest.raises(UserError, match="parents given, and the search is greedy"):
         prove(type("Greedy", (kv.TensorEngine,), {"arrays": "numpy", "expand": expand}), Limits())
     for options in ({"search": True}, {"terms": True, "search": True, "memory": "sets"}):
-        with pytest.raises(UserError, match="search to functions in terms"):
+        with pytest.raises(UserError, match="search belongs to functions on terms"):
             kv.engine_of(find_successors, **options)

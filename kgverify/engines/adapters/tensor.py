@@ -418,8 +418,7 @@ class TensorEngine:
         visited, excluded = self._translate.encode(atoms), self._translate.encode(candidates.atom[:, None])
         if not self.limits.exclude_query:
             excluded[:] = self.encoding.padding
-        num_variables = -atoms[..., 1:].min(axis=(1, 2, 3), initial=0)
-        next_variable = self._translate.free_variable(num_variables)
+        next_variable = self._translate.free_variable(-atoms[..., 1:].min(axis=(1, 2, 3), initial=0))
         return _State(visited[:, -1], next_variable, np.repeat(excluded, self._beam_size, axis=0)), visited
 
     def _take_level(self, beams: Beams, state: _State, visited: Ids) -> tuple[list[Level], Expansion, Ids]:
