@@ -216,9 +216,7 @@ def engine_of(resolve: Any = None, *, terms: bool = False, search: bool = False,
         )
     if search > terms or (memory != "none" and (search or not terms)):
         raise UserError(
-            "memory or search belongs to functions on terms",
-            where="engine_of",
-            fix="add terms=True, and give one of them",
+            "memory or search belongs to functions on terms", where="engine_of", fix="give one of them, and terms=True"
         )
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Any:
