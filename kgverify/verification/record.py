@@ -27,6 +27,7 @@ from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE, partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
+from kgverify.trace.model.header import Part
 from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
@@ -67,6 +68,8 @@ class RecordingOptions:
         as_reference: Record a foreign engine as the reference of a later comparison: it gets the second implementation of
             corruptions and ranks.
         scheduler: The address of a dask scheduler, whose workers prove with the engine.
+        rank: Record only the queries whose number modulo --world is this rank, from 0.
+        world: The number of processes that record together; docs/traces.md.
 
     Example:
         >>> import kgverify as kv
@@ -83,9 +86,18 @@ class RecordingOptions:
     overwrite: bool = False
     as_reference: bool = False
     scheduler: str | None = None
+    rank: int = 0
+    world: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.rank and self.world is None:
+            raise UserError("is given without the world", where="rank", fix="give --world, the number of processes")
+
+    @property
+    def part(self) -> Part | None:
+        """The part of this process; None if it records alone. UserError for a rank outside of the world."""
+        return None if self.world is None else Part(self.rank, self.world, "modulo")
 
 
 DEFAULT_OPTIONS = RecordingOptions()
