@@ -28,7 +28,7 @@ NAMED = {
     "stale limit": [("outcome", 3, 3), ("outcome", 23, 3)],
     "rank written twice": [("doubled", n, 1) for n in range(1, 30, 4)],
 }
-"""For each fault the class, the number of the query and the rank of each divergence."""
+"""The divergences of each fault: the class, the number of the query, and the rank."""
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_the_ranks_of_a_recording_are_one_trace(tmp_path):
     assert kv.open_trace(tmp_path / "joined").header.part is None
     report = kv.compare(tmp_path / "whole.h5", tmp_path / "joined", equality=ANY)
     assert (report.verdict.value, report.metrics.actual) == ("AGREE", report.metrics.expected)
-    assert "rank: is given without the world" in invoke("record --engine reference --rank 1 -o x.h5", tmp_path).output
+    assert "expected rank and world" in invoke("record --engine reference --world 2 -o x.h5", tmp_path).output
 
 
 def test_reports_show_the_ranks(whole, tmp_path):

@@ -157,7 +157,7 @@ class TraceFile:
 
     @cached_property
     def header(self) -> Header:
-        """The header of the trace, which is no part if it holds the traces of several processes."""
+        """The header of the trace. Of several traces, it is the first one's, without a part."""
         header = self.files[0].header
         if len(self._lasts) < 2:
             return header
