@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
+from os.path import relpath
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from weakref import finalize
@@ -494,7 +495,7 @@ def check_same_run(first: DataFile, file: DataFile) -> None:
             is_same = not what
         if not is_same:
             raise UserError(
-                f"differs{what} from that of {first.path}, expected the same in every shard",
+                f"differs{what} from that of {relpath(first.path, file.path.parent)}, expected the same in every shard",
                 where=f"{file.path}:{name}",
                 fix=RECORD_AGAIN
                 if "shard/index" in file.stored
