@@ -447,7 +447,7 @@ class Comparer:
         divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            told = self._shards.explain(each) if self._shards and not draw else None
+            told = self._shards.explain(each) if self._shards else None
             if told or not has_faults:
                 self._found.add_unpaired(told or each, draw)
 

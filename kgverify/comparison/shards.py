@@ -18,6 +18,7 @@ from kgverify.comparison.result import NO_CANDIDATE, ROLES, Divergence, Level
 from kgverify.errors import count_of
 from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.trace.model.columns import number_rows
+from kgverify.trace.model.header import Part
 
 MOST_RANKS: Final = 20
 """The most ranks that the notes describe."""
@@ -46,6 +47,13 @@ class Shards:
         self._members = [source.members for source in sources]
         sizes = [[(each.part.rank, each.num_candidates) for each in own] for own in self._members]
         self._ranks = [np.repeat(*np.array(own, np.int64).reshape(-1, 2).T) for own in sizes]
+        # A query and side of which each side has candidates that the other one lacks drew other candidates.
+        only = [counts[ids] == 0 for counts, ids in zip(self._counts[::-1], self._ids, strict=True)]
+        drawn = [
+            set(zip(*(column[rows].tolist() for column in table[:2]), strict=True))
+            for table, rows in zip(self._tables, only, strict=True)
+        ]
+        self._redrawn = drawn[0] & drawn[1]
         self._side = int(bool(self._members[1]))
         self._owners, self._rule = self._find_owners()
         parts = [source.header.part for source in sources]
@@ -61,7 +69,8 @@ class Shards:
         number = int(self._ids[side][found.candidate])
         if self._counts[1 - side][number]:
             return self._tell_doubled(found, side, number) if self._members[side] else None
-        if not self._members[1 - side] or self.faults:
+        query = tuple(int(column[found.candidate]) for column in self._tables[side][:2])
+        if not self._members[1 - side] or self.faults or query in self._redrawn:
             return None
         owner = int(self._owners[number]) if self._side != side else -1
         belongs = f"; {self._rule}, it belongs to rank {owner}" if owner >= 0 else ""
@@ -147,22 +156,39 @@ class Shards:
         return int([*self._ranks[self._side][self._row_of(found) :][:1], -1][0])
 
     def _find_owners(self) -> tuple[NDArray[np.int64], str]:
-        """Return the rank to which each candidate belongs, -1 if it is unknown, and the rule in words."""
+        """Return the rank to which each candidate belongs, -1 if it is unknown, and the rule in words.
+
+        A rule divides the queries or, in the order of a side without ranks, the candidates: what fits more of them counts.
+        If both sides have ranks, most candidates must be on the right one.
+        """
         ids, own, other = self._ids[self._side], self._ranks[self._side], 1 - self._side
-        part, others, queries = self._members[self._side][0].part, self._members[other], self._query
-        if not part.assign:
-            unknown = np.full(len(queries), -1)
-            owners = unknown.copy()
-            if others and others[0].part.world == part.world:
-                owners[self._ids[other][::-1]] = self._ranks[other][::-1]
-            is_alike = 2 * int((owners[ids] == own).sum()) > len(own)
-            return owners if is_alike else unknown, f"as on the {ROLES[other]} side"
-        base, more = divmod(int(queries.max(initial=-1)) + 1, part.world)
+        part, others = self._members[self._side][0].part, self._members[other]
+        places = np.full(len(self._query), -1)
+        places[self._ids[other][::-1]] = np.arange(len(self._ids[other]))[::-1]
+        numbers = {"queries": self._query} | ({} if others else {"candidates": places})
+        guesses = [
+            (np.where(each < 0, -1, owners), f"by {part.assign} of {what}")
+            for what, each in numbers.items()
+            for owners in _divide(part, each)
+        ]
+        guesses.sort(key=lambda guess: int((guess[0][ids] != own).sum()))
+        if others and others[0].part.world == part.world:
+            owners = np.append(self._ranks[other], -1)[places]
+            guesses = [*guesses[:1], (owners, f"as on the {ROLES[other]} side")]
+        is_likely = (guess for guess in guesses if not others or 2 * int((guess[0][ids] == own).sum()) > len(own))
+        return next(is_likely, (np.full(len(self._query), -1), ""))
+
+
+def _divide(part: Part, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the ranks to which queries or candidates with these numbers belong, for each reading of the rule."""
+    if part.assign == "modulo":
+        yield numbers % part.world
+    elif part.assign == "blocks":
+        base, more = divmod(int(numbers.max(initial=-1)) + 1, part.world)
         few, many = max(1, base), base + 1
-        even = np.where(queries < more * many, queries // many, (queries - more) // few)
-        blocks = even, queries // (many if more else few), np.minimum(queries // few, part.world - 1)
-        guesses = blocks if part.assign == "blocks" else (queries % part.world,)
-        return min(guesses, key=lambda each: int((each[ids] != own).sum())), f"by {part.assign}"
+        yield np.where(numbers < more * many, numbers // many, (numbers - more) // few)
+        yield numbers // (many if more else few)
+        yield np.minimum(numbers // few, part.world - 1)
 
 
 def _tell(found: Divergence, kind: DifferenceClass, words: str, rank: int) -> Divergence:

@@ -59,7 +59,7 @@ def prove(query, seed=SEED, max_depth=MAX_DEPTH):
     return steps
 
 
-def write(path, numbers, part=None, results=None, stated=SEED, shard_steps=1000, **options):
+def write(path, numbers, part=None, results=None, query=None, stated=SEED, shard_steps=1000, **options):
     """Write the trace of the queries with these numbers; `results` are the numbers of the queries really proved."""
     derivations = [prove(QUERIES[number], **options) for number in results or numbers]
     taken = [step for steps in derivations for step in steps]
@@ -76,7 +76,7 @@ def write(path, numbers, part=None, results=None, stated=SEED, shard_steps=1000,
     ) as trace:
         trace.append(
             {
-                "query": list(numbers),
+                "query": query or list(numbers),
                 "atom": [QUERIES[number] for number in numbers],
                 "num_steps": [len(steps) for steps in derivations],
                 "outcome": [steps[-1][3] for steps in derivations],

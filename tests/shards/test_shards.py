@@ -96,7 +96,7 @@ def test_copies_and_exchanges_are_described(whole, tmp_path):
         check(whole, folder, fault)
         evidence[fault] = kv.compare(whole, folder, equality=ANY).divergences[0].evidence
     assert list(evidence.values()) == [
-        f"rank 2 computed it; by modulo, it belongs to rank 1, which computed {NAMES[14]} in exchange",
+        f"rank 2 computed it; by modulo of queries, it belongs to rank 1, which computed {NAMES[14]} in exchange",
         f"it holds the derivation of {NAMES[14]}, of rank 2, in exchange",
         "computed 2 times on the actual side, by rank 1 and rank 1; the copies agree",
     ]
@@ -233,3 +233,27 @@ def test_lines_state_the_rank_and_need_the_number_of_the_query(tmp_path):
     lines.write_text("\n".join(map(json.dumps, (header, steps[0] | {"query": 1}, steps[1]))))
     assert invoke(words).exit_code == 0
     assert kv.open_trace(output).header.part == kv.Part(1, 2)
+
+
+def test_single_candidates_of_a_query_may_be_shared(tmp_path):
+    def record(path, numbers, part=None):
+        """Number all candidates as those of three queries, each of the tail side."""
+        engine.write(path, numbers, part, query=[number // 10 for number in numbers])
+
+    record(tmp_path / "whole.h5", range(30))
+    for assign in ("modulo", "blocks", ""):
+        folder = tmp_path / f"ranks {assign}"
+        folder.mkdir()
+        for rank in range(4):
+            record(folder / f"{rank}.h5", engine.share(rank, assign or "modulo"), kv.Part(rank, 4, assign))
+        assert kv.compare(tmp_path / "whole.h5", folder, equality=ANY).verdict.value == "AGREE"
+    # A candidate of a query is lost, and another one doubled: it was not drawn differently.
+    folder = tmp_path / "ranks modulo"
+    record(
+        folder / "1.h5",
+        [5 if number == 1 else 2 if number == 5 else number for number in engine.share(1)],
+        kv.Part(1, 4, "modulo"),
+    )
+    report = kv.compare(tmp_path / "whole.h5", folder, equality=ANY)
+    assert list_named(report) == [("doubled", 2, 2), ("lost", 1, 1)]
+    assert "by modulo of candidates, it belongs to rank 1" in report.divergences[0].evidence

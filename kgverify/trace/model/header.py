@@ -129,8 +129,9 @@ class Part(msgspec.Struct, frozen=True):
     """The part of one process in a recording by several.
 
     rank, world: the number of the process, from 0, and the number of processes
-    assign:      the rule: `modulo` if the candidates of a query belong to the rank (number of the query) mod world,
-                 `blocks` if each rank has consecutive queries, about the same number; empty if it is unknown
+    assign:      the rule: `modulo` if a query with all its candidates belongs to the rank (number of the query) mod world,
+                 `blocks` if each rank has consecutive queries, about the same number; empty if it is unknown. An engine
+                 that divides single candidates numbers these instead, in the order of the whole run
 
     UserError unless the rank is from 0 to world - 1.
 

@@ -117,7 +117,7 @@ class TraceFile:
         self.files: Sequence[DataFile]
         counted: list[DataFile | Shard]
         self._memory = ReadMemory()
-        if paths := members or _find_members(self.path):
+        if paths := members or find_members(self.path):
             counted = self._open_members(paths, tolerates_shards, needs_ranks=not members)
         elif self.path.is_dir():
             counted = self._open_folder(tolerates_shards, is_lazy)
@@ -452,7 +452,7 @@ class TraceFile:
         return list(self.files)
 
 
-def _find_members(folder: Path) -> list[Path]:
+def find_members(folder: Path) -> list[Path]:
     """Return the traces in a folder that is not a trace itself: files ending in .h5, and folders of shards."""
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return []
