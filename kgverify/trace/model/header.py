@@ -133,7 +133,7 @@ class Part(msgspec.Struct, frozen=True):
                  `blocks` if each rank has consecutive queries, about the same number; empty if it is unknown. An engine
                  that divides single candidates numbers these instead, in the order of the whole run
 
-    UserError unless the rank is from 0 to world - 1.
+    UserError unless the rank is from 0 to world - 1, and the world below 2**31.
 
     Example:
         >>> import kgverify as kv
@@ -146,7 +146,7 @@ class Part(msgspec.Struct, frozen=True):
     assign: Literal["", "modulo", "blocks"] = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
+        if not 0 <= self.rank < self.world < 1 << 31:
             raise UserError(
                 f"is rank {self.rank} of a world of {self.world}",
                 where="part",
