@@ -45,7 +45,6 @@ _IS: Final[dict[str, Callable[[SeenChild], bool]]] = {
     "goal": lambda child: child.kind == GoalKind.GOAL,
     "proof": lambda child: child.kind == GoalKind.TRUE,
     "failure": lambda child: child.kind in (GoalKind.FALSE, GoalKind.STOP),
-    "open": lambda child: child.is_open,
     "ended": lambda child: child.place >= 0 and not child.is_open,
     "near": lambda child: child.rank <= 0,
     "edge": lambda child: child.rank in (-1, 0),
@@ -58,15 +57,14 @@ class Level(NamedTuple):
 
     places:   the place of the path of each step, by the number of the step
     before:   the levels before
-    beam:     the paths, without the goals that they visited; taken: their resolvents
+    paths:    the paths, without the goals that they visited, and their resolvents
     children: the children, by place
     draw:     what decides which children are kept
     """
 
     places: dict[int, int]
     before: Any
-    beam: list[Path]
-    taken: list[Taken]
+    paths: tuple[list[Path], list[Taken]]
     children: list[SeenChild]
     draw: Draw
 
@@ -79,7 +77,7 @@ class Level(NamedTuple):
 
     def changes(self, dialect: Dialect, stages: SearchStages) -> bool:
         """Return whether other children are kept by some stages, or with log-probabilities that rounding does not explain."""
-        both = (keep_children(dialect, self.draw, self.beam, self.taken, each) for each in (stages, ALL_SOUND))
+        both = (keep_children(dialect, self.draw, *self.paths, each) for each in (stages, ALL_SOUND))
         left, right = (
             [kept._replace(log_probability=round(kept.log_probability, 9)) for kept in each] for each in both
         )
@@ -120,5 +118,5 @@ class LevelReader(StepReader):
                 for rank, (c, at, r) in enumerate(ranked, -search.size if search.kind == "beam" else 0)
             ]
             children.sort(key=lambda child: child.place)
-            levels.append(Level(places, tuple(levels), beam, taken, children, Draw(search, query, number)))
+            levels.append(Level(places, tuple(levels), (beam, taken), children, Draw(search, query, number)))
             self._levels |= {(candidate, step): levels[-1] for step in places}
