@@ -122,12 +122,12 @@ from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
 from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
 from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
-from kgverify.trace.files.manifest import Part as Part
 from kgverify.trace.model.columns import Candidates as Candidates
 from kgverify.trace.model.columns import CandidateSet as CandidateSet
 from kgverify.trace.model.columns import Columns as Columns
 from kgverify.trace.model.columns import Rankings as Rankings
 from kgverify.trace.model.header import Header as Header
+from kgverify.trace.model.header import Part as Part
 from kgverify.trace.model.header import PolicyInfo as PolicyInfo
 from kgverify.trace.model.header import RunInfo as RunInfo
 from kgverify.trace.model.schema import Column as Column

@@ -124,7 +124,7 @@ class BeamComparer(BlockComparer):
             found = self._compare_path(candidate, number, *own) or super()._compare_step(candidate, *own)
             if found is not None:
                 return self._blame_selection(found, number)
-        taken = [Taken([_as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
+        taken = [Taken([as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
         beam = [self._path(row) for row, _ in pairs]
         if self.lockstep:
             number = max(int(self.pair.expected.columns.steps.depth[row]) for row, _ in pairs)
@@ -405,7 +405,8 @@ class BeamComparer(BlockComparer):
         return Stage.AGGREGATE if is_of_all and self._known("child_log_probability") else stage, texts, severity
 
 
-def _as_resolvent(view: ResolventView) -> Resolvent:
+def as_resolvent(view: ResolventView) -> Resolvent:
+    """Return a resolvent as the plain step has it."""
     return Resolvent(plain(view.atoms), Origin(view.origin_kind), view.origin, GoalKind(view.kind), view.score)
 
 

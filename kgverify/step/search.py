@@ -278,8 +278,8 @@ def advance_paths(limits: Limits, level: int, beam: Sequence[Path], found: Level
         if child.merged_into >= 0:
             continue
         # A child that no path has is a derivation of its own.
-        unknown = Path(-1, (), depth=level, choices=(-1, level, child.place)), Taken(())
-        path, taken = by_place.get(child.parent, unknown)
+        orphan = Path(-1, (), depth=level, choices=(-1, level, child.place))
+        path, taken = by_place.get(child.parent, (orphan, Taken(())))
         goal, kind = child.goal or (), child.kind
         if taken.resolvents:
             resolvent = taken.resolvents[child.choice]

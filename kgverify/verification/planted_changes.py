@@ -31,7 +31,7 @@ from kgverify.comparison.result import (
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import InternalError
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.ranking.rank import MRR
 from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import (
@@ -373,7 +373,7 @@ def _recount(comparer: Comparer, wanted: set[int]) -> None:
     listed = {
         each.candidate: each
         for each in comparer.comparison.divergences
-        if each.candidate in wanted and NO_CANDIDATE not in (each.expected, each.actual)
+        if each.candidate in wanted and NO_CANDIDATE not in (each.expected, each.actual) and each.stage != Stage.SHARD
     }
     # The reference's comparison does not support repeated resolvents.
     if not listed or DUPLICATES in comparer.modulo or not all(has_goals(s.header.level) for s in comparer.sources):

@@ -117,7 +117,7 @@ def test_a_fault_of_a_search_is_found_in_few_problems_and_shrinks_to_few_paths(n
 )
 def test_on_problems_for_searches_the_plain_evaluator_agrees_with_the_reference(switches):
     problems = list(islice(draw_problems(3, 0, Dialect(**switches)), 40))
-    checker = Checker(compiled_maker(mode="plain"))
+    checker = Checker(compiled_maker(mode="plain"), lockstep="merge" in switches)
     batches = prepare_batches(problems)
     assert [suspect for batch in batches for suspect in checker.find_suspects(batch)] == []
     parents = [batch.columns.paths.parent for batch in batches]

@@ -216,9 +216,7 @@ def engine_of(resolve: Any = None, *, terms: bool = False, search: bool = False,
         )
     if search > terms or (memory != "none" and (search or not terms)):
         raise UserError(
-            "memory belongs to functions of one goal in terms, and search to functions in terms",
-            where="engine_of",
-            fix="add terms=True, and leave memory out with search=True; or write a StagedEngine or a SearchEngine",
+            "memory or search belongs to functions on terms", where="engine_of", fix="give one of them, and terms=True"
         )
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Any:

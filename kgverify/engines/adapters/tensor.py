@@ -211,8 +211,8 @@ class TensorEngine:
         """Take one step of every path of Q beams with k places each, and return the children that are kept.
 
         k is the size of `self.limits.dialect.searching`, and B = Q * k. Row q * k + p is the path at place p of query q. A
-        state of padding alone is an empty place: its path has ended, or there was none. The rows of a query stay its rows
-        until all queries of the batch have ended. An engine that keeps its own goals forgets them in the first level.
+        state of padding alone is an empty place, without an open path. The rows of a query stay its rows until all queries of
+        the batch have ended. An engine that keeps its own goals forgets them in the first level.
 
             states            int64   [B, A, 3]     as for `expand`, like next_variable int64 [B], excluded int64 [B, 1, 3]
             visited           int64   [B, L, A, 3]  the goals that each path visited, the current one last, L = 1 in level 1
@@ -418,8 +418,7 @@ class TensorEngine:
         visited, excluded = self._translate.encode(atoms), self._translate.encode(candidates.atom[:, None])
         if not self.limits.exclude_query:
             excluded[:] = self.encoding.padding
-        num_variables = -atoms[..., 1:].min(axis=(1, 2, 3), initial=0)
-        next_variable = self._translate.free_variable(num_variables)
+        next_variable = self._translate.free_variable(-atoms[..., 1:].min(axis=(1, 2, 3), initial=0))
         return _State(visited[:, -1], next_variable, np.repeat(excluded, self._beam_size, axis=0)), visited
 
     def _take_level(self, beams: Beams, state: _State, visited: Ids) -> tuple[list[Level], Expansion, Ids]:

@@ -80,6 +80,7 @@ def import_lines(
             policy=header.policy,
             program_sha256=header.program_sha256,
             run=header.run,
+            part=header.part,
             facts=facts,
             rules=None if header.rules is None else [encoder.rule(rule) for rule in header.rules],
             level=level,
