@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import Engine, Positions, candidate_set, positions_of
-from kgverify.errors import UserError, count_of
 from kgverify.step.search import Path
 from kgverify.trace.model.columns import NO_PATHS, Candidates, CandidateSet, Columns, select_steps, starts_of
 from kgverify.trace.model.paths import find_levels, has_paths, list_visited
@@ -31,23 +30,11 @@ def takes_steps(engine: Engine, *, has_paths: bool) -> bool:
 
 
 def take_again(engine: Engine, columns: Columns) -> Columns:
-    """Take one step from each goal of a trace, each as a candidate; in a search, one level from each beam.
-
-    UserError if the engine returns another number of them.
-    """
+    """Take one step from each goal of a trace, each as a candidate; in a search, one level from each beam."""
     if not has_paths(columns):
-        num, taken = len(columns.steps.depth), engine.step(positions_of(columns))
-    else:
-        candidates, beams = read_beams(columns)
-        assert isinstance(engine, SearchingEngine)
-        num, taken = len(beams), engine.take_beams(candidates, beams)
-    if len(taken.candidates.query) != num:
-        raise UserError(
-            f"returned {count_of(len(taken.candidates.query), 'step')} from {count_of(num, 'position')}",
-            where=f"engine {engine.info.name}",
-            fix="return one candidate with one step for each position, in the order given; in a search, one with one level",
-        )
-    return taken
+        return engine.step(positions_of(columns))
+    assert isinstance(engine, SearchingEngine)
+    return engine.take_beams(*read_beams(columns))
 
 
 def read_beams(columns: Columns) -> tuple[CandidateSet, list[list[Path]]]:

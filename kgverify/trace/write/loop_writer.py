@@ -99,10 +99,12 @@ class LoopWriter:
         steps: Arrays,
         resolvents: Arrays,
         stages: Arrays | Sequence[StageOutputs] | None = None,
+        paths: Arrays | None = None,
     ) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
         stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
+        paths:  the paths of a search, if the dialect of the limits has one
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from the columns of
         dropped resolvents, if they are passed. Optional columns of the format may be left out, but then in every batch:
@@ -110,7 +112,8 @@ class LoopWriter:
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
-        groups = {"candidates": candidates, "steps": steps, "resolvents": resolvents, "stages": stages or {}}
+        groups = {"candidates": candidates, "steps": steps, "resolvents": resolvents}
+        groups |= {"stages": stages or {}, "paths": paths or {}}
         given = {
             f"{group}/{name}": self._convert(self._field(group, name), value)
             for group, columns in groups.items()
