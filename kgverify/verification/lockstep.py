@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
+from kgverify.comparison.locate import OF_ACTUAL
 from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
@@ -196,8 +197,7 @@ def _follow_actual_beams(
     if not len(follows):
         return []
     named, _ = restore_candidates(later.compare(), {}, rows[of[follows]], first[follows])
-    words = "after a near-tie, from the beam that the actual side kept"
-    return [msgspec.structs.replace(each, evidence=f"{each.evidence}; {words}") for each in named.divergences]
+    return [msgspec.structs.replace(each, evidence=f"{each.evidence}; {OF_ACTUAL}") for each in named.divergences]
 
 
 def restore_candidates(
