@@ -167,12 +167,6 @@ def take_the_first_proof(dialect, ended):
 BEAM = {"search": "beam(4)"}
 SAMPLE = {"search": "sample(6, 3)"}
 FAULTS: dict[str, tuple[dict[str, Any], Any, dict[str, str], str]] = {
-    "two of a path": (
-        {"top_k": keep_two_of_each_path},
-        score_apart,
-        BEAM,
-        "levels with 3 or more kept children of one path",
-    ),
     "narrow path": (
         {"top_k": find_parents_by_the_widest_path},
         score_apart,
@@ -219,6 +213,12 @@ FURTHER: dict[str, tuple[dict[str, Any], Any, dict[str, str], str]] = {
         {"search": "beam(3)"},
         "levels of full beams and with a proof among the kept children",
     ),
+    "two of a path": (
+        {"top_k": keep_two_of_each_path},
+        score_apart,
+        BEAM,
+        "levels with 3 or more kept children of one path",
+    ),
     "last sample": (
         {"top_k": keep_the_first_of_the_last_sample},
         score_in_steps,
@@ -247,7 +247,7 @@ FURTHER: dict[str, tuple[dict[str, Any], Any, dict[str, str], str]] = {
         {"aggregate": take_the_maximum},
         score_in_steps,
         {"search": "beam(6)", "aggregate": "noisy_or"},
-        "candidates with 2 or more proofs",
+        "candidates with 2 or more proofs of the search",
     ),
     "any best": (
         {"aggregate": take_any_best},
