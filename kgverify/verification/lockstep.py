@@ -164,7 +164,10 @@ def follow_near_ties(
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
     ]
     if reference is not None and has_paths(columns):
-        found = (*found, *_follow_actual_beams(comparer, comparison, run, (reference, actual), {*found}))
+        found = (
+            *found,
+            *_follow_actual_beams(comparer, comparison, run, (reference, actual), {each.candidate for each in found}),
+        )
     followed = _add(
         comparison,
         found,
@@ -176,14 +179,13 @@ def follow_near_ties(
 
 
 def _follow_actual_beams(
-    comparer: Comparer, comparison: Comparison, run: Run, pipelines: tuple[Pipeline, Pipeline], known: set[Divergence]
+    comparer: Comparer, comparison: Comparison, run: Run, pipelines: tuple[Pipeline, Pipeline], wrong: set[int]
 ) -> list[Divergence]:
     """Return the divergences of the levels that the actual engine took after near-ties, from its own beams.
 
-    known: divergences of candidates that are not judged again
+    wrong: the candidates that are not judged again
     """
     reference, actual = pipelines
-    wrong = {each.candidate for each in known}
     ties = [tie for tie in comparison.near_ties if tie.candidate not in wrong]
     if not ties or not takes_steps(reference.engine, has_paths=True):
         return []
