@@ -52,7 +52,7 @@ NOT_CHECKED = {
     "total surplus",
     *(row["name"] for row in TABLE["features"] if {"expand", "aggregate"} & {*row.get("stages", ())}),
 }
-"""The features of searches, and those that the columns do not hold: the slots of a batch, the splits, and substitution by wrong rules."""
+"""The features of searches, and others that the columns do not hold: the slots of a batch, the splits, and wrong rules."""
 
 SWITCHES = ("key", "leak", "capture", "falsy", "body", "cap", "sort", "late", "depth", "names", "no_prune")
 JAVASCRIPT = FOLDER.parent / "cases" / "strangers" / "engines"
