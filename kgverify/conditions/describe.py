@@ -518,7 +518,7 @@ class _Reader:
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
 
-        In a search, whose paths compete, it yields nothing.
+        A search has no such steps, since its paths compete.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.
