@@ -237,7 +237,6 @@ replay broken.kg
 replay other.kg
 fuzz --dialect budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
-train --graph graph -o absent/weights.safetensors
 why p(a,b) --graph graph
 bisect absent --engine absent.py:Engine
 dialect --engine absent

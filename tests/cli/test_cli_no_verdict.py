@@ -139,7 +139,6 @@ ENDS = {
     "env show walked": True,
     "why 'neighborOf(iran, iraq)' --limit 1": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
-    "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""
 

@@ -111,7 +111,6 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         ("diff", "--fault", "bf16-scores", *SMALL): "compiled",
         ("evaluate", *SMALL, "--minimum", "none"): None,
         ("evaluate", *SMALL, "--rank-only", "--minimum", "none"): None,
-        ("train", "-o", "w.safetensors"): "compiled",
         ("audit", "step", "a.py:step", "--inputs", "a.py:make"): "compiled",
         ("fuzz", "--examples", "4", "--jobs", "1"): "compiled",
         ("record", "--engine", "reference", "-o", "a", "--scheduler", "tcp://127.0.0.1:1", *SMALL): "distributed",

@@ -30,7 +30,6 @@ BASE = {
     "shrink": "run --calls 0",
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
-    "train": "-o NEW.safetensors --rounds 1 --epochs 1",
     "bisect": "HEAD --queries 1 --corruptions 1",
     "dialect": "run/expected.h5",
     "doctor": "",
