@@ -220,7 +220,6 @@ report run --github
 report run --github --engine absent.py:Engine
 report run --svg pictures
 report run --html --junit --markdown
-report run run --html -
 show trace.h5
 show trace.h5 --candidate 0
 show trace.h5 --candidate 0 --step 0

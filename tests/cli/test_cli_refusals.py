@@ -96,7 +96,6 @@ REFUSED = [
     ("replay trace.h5 --json -", "--json", "replay has no result as JSON"),
     ("report run --html no/x.html", "no/x.html", "give a path in a folder that exists"),
     ("report run --markdown - --json -", "", "only one format"),
-    ("report run run --html x.html --junit x.xml", "", "2 runs make an index page"),
     ("trace convert trace.h5 digests.h5", "digests.h5", "--overwrite"),
     ("trace convert trace.h5 x.h5 --level step", "--level", "steps"),
     ("trace export trace.h5 --candidates 0,99 --to a.jsonl", "--candidates", "expected candidates from 0 to"),

@@ -58,7 +58,7 @@ KIND_OF = {
     ("shrink", "folder"): "run",
     ("show", "path"): "trace",
     ("dialect", "trace"): "trace",
-    ("report", "folders"): "run",
+    ("report", "folder"): "run",
     ("fuzz", "corpus"): "corpus",
     ("fuzz", "dialect"): "toml",
     ("trace import", "source"): "lines",
