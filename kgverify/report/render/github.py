@@ -107,8 +107,7 @@ def _summarize(report: ReportContent) -> Iterator[str]:
 
 
 def _describe_condition(cause: Cause) -> str:
-    condition = f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}" if cause.condition else ""
-    return "".join(f"{line}\n" for line in (condition, wording.describe_repair(cause)) if line)
+    return f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}\n" if cause.condition else ""
 
 
 def annotate(command: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

@@ -108,9 +108,7 @@ def _properties(report: ReportContent) -> dict[str, str]:
 
 
 def _describe_cause(report: ReportContent, number: int, cause: Cause) -> str:
-    described = f"{wording.cause_label(report, number)}: {wording.describe_size(cause)}"
-    repair = wording.describe_repair(cause)
-    return f"{described}; {repair}" if repair else described
+    return f"{wording.cause_label(report, number)}: {wording.describe_size(cause)}"
 
 
 def make_case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
