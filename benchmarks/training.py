@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from benchmarks import make_parser, print_header, print_row
-from kgverify.engines.policy import Policy, make_two_tower, write_policy
+from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -389,6 +390,11 @@ def _read_back(policy: Policy, parameters: Parameters) -> Policy:
         f"block.{i}.{part}" for i in range(policy.num_blocks) for part in ("weight", "bias", "norm.weight", "norm.bias")
     ]
     return Policy(policy.name, weights | dict(zip(parts, blocks, strict=True)))
+
+
+def write_policy(policy: Policy, path: Path) -> None:
+    """Write the weights as safetensors."""
+    save_file({name: np.ascontiguousarray(each) for name, each in policy.weights.items()}, path)
 
 
 def run_train(argv: list[str]) -> None:
