@@ -248,8 +248,6 @@ env record absent.h5 -o new.h5
 env show env
 env show env --divergence 1 --json -
 env show env --html -
-env show env --junit -
-env show env --github
 audit step absent.py:step --inputs absent.py:make
 trace check trace.h5
 trace check trace.h5 --json -
