@@ -164,7 +164,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for words in (
         f"record --engine reference {TWO} -o expected.h5",
         f"diff --engine reference {TWO} --save run",
-        "diff --mode eager --device cpu --tune slots=8 --queries 1 --corruptions 2 --fault last-fact-lost --save wrong",
+        "diff --mode plain --queries 1 --corruptions 2 --fault last-argmax --save wrong",
         "shrink wrong -o found.kg",
     ):
         run(words, folder)
