@@ -20,7 +20,8 @@ import torch
 from benchmarks import make_parser, print_header, print_row, time_in_turn
 from benchmarks.baseline import PaddedEvaluator
 from benchmarks.speed import PUBLISHED, draw
-from kgverify.engines.policy import make_two_tower, write_policy
+from benchmarks.training import write_policy
+from kgverify.engines.policy import make_two_tower
 from kgverify.engines.protocol import Results
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits

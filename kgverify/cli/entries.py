@@ -29,7 +29,7 @@ ALONE: Final = (
 )
 """The options that need no command."""
 
-_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
+_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure"
 
 
 class Entry(NamedTuple):
@@ -90,9 +90,6 @@ ENTRIES: Final = {
     "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
     "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs.", compares=True),
-    "train": Entry(
-        _MEASURE, "commands.train:train", "Train a policy to imitate the reference's proofs.", compares=True
-    ),
 }
 """The commands by name, in the order of the list."""
 

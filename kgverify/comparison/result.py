@@ -199,26 +199,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     experiment: Experiment | None = None
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True):
-    """An intervention: the expected step took the place of wrong ones, and the engine under test went on by itself.
-
-    num_tried:  the candidates in which this was tried: the engine repeats their wrong step from the expected goal
-    num_once:   those that end as expected, in equal steps, after their first wrong step alone was replaced
-    num_healed: those that do so after every step was replaced that went wrong in the same stage and field
-    num_steps:  the steps replaced for it
-    elsewhere:  where a candidate then first goes wrong in another way; empty if none does
-    metric:     the actual metric measured with these endings; None unless this was tried in every candidate of the
-                cause, and both sides have ranks
-    """
-
-    num_tried: int
-    num_once: int
-    num_healed: int
-    num_steps: int
-    elsewhere: str = ""
-    metric: float | None = None
-
-
 class SourceCode(msgspec.Struct, frozen=True):
     """The code of a stage in the engine under test.
 
@@ -244,7 +224,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_later:     steps of the candidates after these divergences, which were not compared
     condition:     the condition under which it goes wrong, in words; empty if no condition was sought
     when:          the same condition as data; None if no condition was sought
-    repair:        what the expected step in place of the wrong ones gave; None if no such intervention was possible
     source:        the engine's code of the stage; None if it is unknown
     reproduce:     the command that writes a minimal problem for it, and a similar one on which both sides agree, for the
                    run saved in RUN_DIR; empty unless kgverify ran both engines
@@ -261,7 +240,6 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     condition: str = ""
     num_assumed: int = 0
     when: Condition | None = None
-    repair: Repair | None = None
     source: SourceCode | None = None
     reproduce: str = ""
     code: str = ""

@@ -13,11 +13,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from kgverify.errors import UserError, describe_error
 from kgverify.files.reading import read_file
-from kgverify.files.writing import write_file
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.trace.model.header import PolicyInfo
@@ -235,12 +234,6 @@ def make_two_tower(
         weights[f"block.{i}.norm.weight"] = 1 + normal(0.1, hidden)
         weights[f"block.{i}.norm.bias"] = normal(0.1, hidden)
     return Policy("two_tower", weights)
-
-
-def write_policy(policy: Policy, path: Path) -> None:
-    """Write the weights as safetensors. UserError if the file cannot be written."""
-    # `save_file` makes the file readable only for its owner.
-    write_file(path, save({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}))
 
 
 def read_policy(path: Path) -> Policy:

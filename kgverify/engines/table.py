@@ -15,10 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, LeastModel, Sizes, Workload
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.progress import Phase
 
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference"
@@ -138,10 +136,6 @@ class OwnEvaluator(EngineMaker, Protocol):
 
     def catalogue(self) -> tuple[list[tuple[Any, list[str]]], list[Any]]:
         """Return the faults that can be planted, each with the evaluators that support it, and the composite faults."""
-        ...
-
-    def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> Any:
-        """Train a policy to imitate proofs."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""A report on two environments as text for a terminal, as HTML, JUnit XML, Markdown, and annotations of GitHub."""
+"""A report on two environments as text for a terminal, and as HTML."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -12,10 +12,9 @@ from kgverify.comparison.result import Divergence
 from kgverify.environments.content import EnvironmentContent, EnvironmentInfo
 from kgverify.environments.rows import Window
 from kgverify.errors import count_of
-from kgverify.escaping import escape_markdown, escape_markdown_block, make_visible
+from kgverify.escaping import make_visible
 from kgverify.report import wording
-from kgverify.report.render.github import MOST_CAUSES, join_annotations
-from kgverify.report.render.junit import MOST_CASES, fail_case, make_case, render_suite, skip_case
+from kgverify.report.render.github import MOST_CAUSES
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.render.template import read_packed, render_template
 from kgverify.report.render.terminal import STYLES, print_next
@@ -134,7 +133,7 @@ def render_html(report: EnvironmentContent) -> bytes:
         "environment.html",
         escape=make_visible,
         is_markup=True,
-        filters=_PHRASES,
+        filters=(describe_sides, list_facts, list_causes, find_window),
         report=report,
         further=[each for each in report.divergences if each is not report.first_divergence][:MOST_LISTED],
         style=read_packed("first_screen.css", "report.css"),
@@ -142,55 +141,5 @@ def render_html(report: EnvironmentContent) -> bytes:
     return page.encode()
 
 
-_PHRASES: Final = (describe_sides, list_facts, list_causes, find_window)
-
-
 MOST_LISTED: Final = 100
 """The maximum number of further divergences on the page; the JSON report has all."""
-
-
-def render_markdown(report: EnvironmentContent) -> str:
-    """Render the verdict, what was compared, the first divergence, and the causes."""
-    return render_template(
-        "environment.md.j2",
-        escape=escape_markdown,
-        is_markup=False,
-        filters=(escape_markdown_block, *_PHRASES),
-        report=report,
-    )
-
-
-def render_junit(report: EnvironmentContent) -> bytes:
-    """Render UTF-8 XML with a case for each slot, which fails with its first divergence."""
-    found: dict[int, list[Divergence]] = {}
-    for each in report.divergences:
-        found.setdefault(each.candidate, []).append(each)
-    facts: dict[str, str] = {}
-    for title, text in (*list_facts(report), *list_causes(report)):
-        facts[title] = "\n".join(filter(None, (facts.get(title), text)))
-    slots = sorted(found.keys() | {*range(min(report.slots, MOST_CASES))})
-    cases = [
-        make_case("slots", f"slot {slot}", fail_case(found[slot]) if slot in found else skip_case(report.verdict))
-        for slot in slots
-    ]
-    return render_suite(describe_sides(report), report.verdict, report.reasons, facts, cases)
-
-
-def render_annotations(report: EnvironmentContent) -> str:
-    """Render an error for each cause or the first divergence, a warning if inconclusive, and a notice with the verdict."""
-    causes = [
-        (cause.stage, condition, report.divergences[cause.first])
-        for cause, (_, condition) in zip(report.causes, list_causes(report), strict=False)
-    ]
-    first = report.first_divergence
-    shown = causes or ([(first.stage, "", first)] if first is not None else [])
-    errors = []
-    for stage, condition, each in shown:
-        lines = wording.describe_divergence(each), condition, wording.describe_values(each)
-        errors.append((stage, "\n".join(filter(None, lines)), None))
-    summary = [describe_sides(report), *(f"{title}: {text}" for title, text in list_facts(report))]
-    return join_annotations(report.verdict, report.reasons, errors, summary)
-
-
-FORMATS: Final[Mapping[str, Callable[[EnvironmentContent], bytes]]] = {"html": render_html, "junit": render_junit}
-"""The file formats by name, as those of other reports."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kgverify.environments.content import EnvironmentContent
-from kgverify.environments.render import FORMATS, print_report
+from kgverify.environments.render import print_report, render_html
 from kgverify.files.writing import write_file
 from kgverify.report.render.terminal import draw_text
 from kgverify.report.report import encode_report
@@ -62,7 +62,7 @@ class EnvironmentReport(
         Raises:
             UserError: If the file cannot be written.
         """
-        write_file(path, FORMATS["html"](self))
+        write_file(path, render_html(self))
         return Path(path)
 
     def __str__(self) -> str:

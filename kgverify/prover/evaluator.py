@@ -11,10 +11,8 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Sizes, Workload
 from kgverify.engines.table import COMPILED, Built, Capability
 from kgverify.errors import UserError, find_missing_dependency
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import OURS, Limits
 from kgverify.program.program import Program
-from kgverify.progress import Phase
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
 from kgverify.prover.faults.plant import COMPOSITES, FAULTS, choose_carrier, find_carriers, find_faults, plant_faults
 from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_compiled, why_not_native
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
     from kgverify.prover.program.least_model import LeastModel
     from kgverify.prover.state import Layout
-    from kgverify.prover.training.train import Trained
 
 RECORDED_POOL: Final = 1 << 17
 """The largest number of candidates passed at once if steps are recorded."""
@@ -263,14 +260,6 @@ class Evaluator:
         """Return the faults that can be planted, each with the evaluators that support it, and the composite faults."""
         carried = [(fault, [each.value for each in find_carriers(name)]) for name, fault in FAULTS.items()]
         return carried, list(COMPOSITES.values())
-
-    def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> "Trained":
-        """Train a two_tower policy to imitate the reference prover's proofs; `sizes` are fields of `TrainingPlan`."""
-        from kgverify.prover.training.decisions import DecisionPlan
-        from kgverify.prover.training.train import TrainingPlan, train_policy
-
-        decisions = DecisionPlan(rounds=sizes.pop("rounds"))
-        return train_policy(graph, limits, TrainingPlan(**sizes, decisions=decisions), seed=seed, phase=phase)
 
 
 def parse_memory(text: str) -> int:

@@ -347,21 +347,6 @@ def number_of_source(report: ReportContent, cause: int) -> int:
     return next((i for i, each in enumerate(list_sources(report), 1) if each == name), 0)
 
 
-def describe_repair(cause: Cause) -> str:
-    """Describe an intervention: `with the expected step in place of the first wrong one, 43 of 43 candidates end as expected`."""
-    found = cause.repair
-    if found is None:
-        return ""
-    ends, do = "ends" if found.num_once == 1 else "end", "does" if found.num_healed == 1 else "do"
-    text = "with the expected step in place of the first wrong one, "
-    text += f"{found.num_once:,} of {count_of(found.num_tried, 'candidate')} {ends} as expected"
-    if found.num_steps > found.num_tried:
-        text += f"; in place of every such step, {found.num_steps:,} in all, {found.num_healed:,} {do}"
-    if found.elsewhere:
-        text += f"; another difference follows at {make_visible(found.elsewhere)}"
-    return text + (f"; measured MRR: {found.metric:.4f}" if found.metric is not None else "")
-
-
 def describe_later(divergence: Divergence) -> str:
     """Describe the steps after a divergence: `2 later steps of this candidate were not compared`; empty after a last step."""
     num = divergence.later_steps

@@ -1,6 +1,5 @@
 """A run: the candidates to prove, their program and limits. A pipeline: the engine that proves them."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -209,7 +208,7 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
     raise UserError(
         f"kgverify ships no trained weights for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
         where="policy trained",
-        fix=f"kgverify train --graph {shlex.quote(graph.name)} -o trained.safetensors, then --policy trained.safetensors",
+        fix="give a safetensors file of weights for this graph, or --policy two_tower for random ones",
     )
 
 

@@ -19,13 +19,11 @@ from kgverify.conditions.features import Feature, read_declared
 from kgverify.engines.adapters.taps import TapLog
 from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
-from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks
-from kgverify.verification.repair import measure_repairs
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.stage_source import find_source
 
@@ -75,9 +73,6 @@ def explain(
         )
     actual_pipeline = task.pipelines[1]
     causes = tuple(msgspec.structs.replace(each, source=find_source(actual_pipeline, each.stage)) for each in causes)
-    if not (lockstep or has_paths(expected.columns)):
-        with task.phase("taking the expected step once", 0):
-            causes = measure_repairs(task, compared, divergences, causes)
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:
         return msgspec.structs.replace(comparison, divergences=divergences), causes, None
     with task.phase("splitting the loss over the causes", 0):

@@ -50,7 +50,6 @@ class Effort(NamedTuple):
     exact:    the most causes for which every subset is evaluated to split the loss
     samples:  the number of orders of the causes that are drawn if there are more causes
     explained: the number of causes whose conditions are sought
-    repaired: the number of candidates of a cause whose wrong steps are replaced by the expected ones
     """
 
     replayed: int = 200
@@ -58,7 +57,6 @@ class Effort(NamedTuple):
     exact: int = 8
     samples: int = 200
     explained: int = 12
-    repaired: int = 1000
 
     def replays(self, number: int) -> bool:
         """Return whether a divergence, counted from 0, is replayed even if similar ones were."""
@@ -68,7 +66,7 @@ class Effort(NamedTuple):
 FULL: Final = Effort()
 UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence if only its stage and class matter."""
-LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0, repaired=0)
+LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0)
 """The effort for known answers."""
 
 

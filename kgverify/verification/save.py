@@ -158,16 +158,6 @@ def read_saved_report(folder: Path) -> Report:
     return report
 
 
-def read_times(folder: Path) -> RunTimes | None:
-    """Read the run time from a folder that `save_verification` wrote; None if it has none. UserError for a damaged file."""
-    path = folder / TIMES
-    if not path.is_file():
-        return None
-    return read_json(
-        path, RunTimes, purpose="the run time of a saved run", fix="save the run again, or delete the file"
-    )
-
-
 def _check_indices(report: Report, where: str) -> None:
     """Raise a UserError unless causes, divergences and shares refer to valid indices, and the first cause is in the list."""
     num_divergences, num_causes = len(report.divergences), len(report.causes)

@@ -220,7 +220,6 @@ report run --github
 report run --github --engine absent.py:Engine
 report run --svg pictures
 report run --html --junit --markdown
-report run run --html -
 show trace.h5
 show trace.h5 --candidate 0
 show trace.h5 --candidate 0 --step 0
@@ -237,7 +236,6 @@ replay broken.kg
 replay other.kg
 fuzz --dialect budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
-train --graph graph -o absent/weights.safetensors
 why p(a,b) --graph graph
 bisect absent --engine absent.py:Engine
 dialect --engine absent
@@ -250,8 +248,6 @@ env record absent.h5 -o new.h5
 env show env
 env show env --divergence 1 --json -
 env show env --html -
-env show env --junit -
-env show env --github
 audit step absent.py:step --inputs absent.py:make
 trace check trace.h5
 trace check trace.h5 --json -

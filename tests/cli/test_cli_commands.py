@@ -199,7 +199,7 @@ def test_the_version_and_the_help(command):
     shown = command("--help").stdout
     assert "Exit codes: 0 agree or done, 1" in " ".join(shown.split())
     groups = re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)
-    assert groups == ["Start here", "Look closer", "Measure and train", "Options", "Options of every command"]
+    assert groups == ["Start here", "Look closer", "Measure", "Options", "Options of every command"]
     shown = re.split(r"^([A-Z][a-z ]+):$", command("diff", "-h").stdout, flags=re.MULTILINE)
     groups = dict(zip(shown[1::2], shown[2::2], strict=True))
     assert list(groups) == ["Arguments", "Options", "Graph and queries", "Proofs", "Compiled evaluator", "Comparison"]

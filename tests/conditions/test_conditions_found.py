@@ -145,7 +145,7 @@ SLOW = (
                 # Names of what an engine confuses.
                 (
                     "captured-variables",
-                    TIGHT,
+                    {**TIGHT, "queries": 2, "corruptions": 5},
                     "if the rule's variables, numbered from 0, are not renamed apart from the goal's",
                 ),
                 (

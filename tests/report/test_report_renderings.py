@@ -15,7 +15,7 @@ from columns import Recorded
 from filled import NUM_CAUSES, SCHEMA, fill_evaluation
 from invoked_commands import invoke
 from readers import READERS, STYLES, Page, read_evaluation, read_narrow_tables, read_terminal
-from reading import BENIGN, REQUIRED, WORDS, find, is_default, leaves, pattern_of, read_lines
+from reading import BENIGN, REQUIRED, find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
 from renderings import FILLED, MANY, OLD, Renderings
 
@@ -425,36 +425,6 @@ def test_a_divergent_step_is_shown_as_the_traces_hold_it(renderings: Renderings,
         if len(single) == 2:
             parts = single[: 1 + (single[0] != single[1])]
             assert stage[2:] == [cell for part in parts for cell in cells(part)]
-
-
-def test_an_index_states_the_figures_of_each_run(renderings: Renderings):
-    runs = [renderings[name] for name in (*FILLED, "agree", "ranks")]
-    done = invoke(["report", *(run.folder for run in runs), "--html", "-"])
-    of_runs, of_causes = (
-        [[cell.text for cell in row.all("td", "th")] for row in table.all("tr")][1:]
-        for table in Page(done.stdout).root.all("table")
-    )
-    mrr = "both.realistic.mean_reciprocal_rank"
-    for number, (found, run) in enumerate(zip(of_runs, runs, strict=True), 1):
-        report, engine = run.report, run.report["environment"]["actual"]
-        assert found[0] == f"{number}"
-        assert found[1].startswith(f"{run.folder}graph {report['run']['graph']}, ")
-        assert found[1].endswith(f"; {WORDS['engine'].say(engine)}")
-        values = [report["metrics"][side][mrr] for side in SIDES]
-        counts = [len(report["divergences"]), len(report["causes"])]
-        # All of these have other queries, so no two are comparable.
-        assert found.pop(2) == "ABCDEFGH"[number - 1]
-        assert found[2:7] == [report["verdict"], *(f"{value:.4f}" for value in values), *map(str, counts)]
-        assert found[8] == (report["level"] or "–")
-    labels: dict[str, list[int]] = {}
-    for i, run in enumerate(runs):
-        for cause in run.report["causes"]:
-            label = f"{cause['stage']} ({cause['kind']})"
-            labels.setdefault(label, [0] * len(runs))[i] += cause["num_candidates"]
-    assert {name: (shown, num) for name, *shown, num in of_causes} == {
-        label: ([f"{number:,}" if number else "·" for number in numbers], f"{sum(map(bool, numbers))}")
-        for label, numbers in labels.items()
-    }
 
 
 def test_the_explanation_of_a_divergence_is_that_of_its_cause(renderings: Renderings):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,12 +20,11 @@ from kgverify.cli.progress import (
     show_phase,
     type_again,
     typed_command,
-    write_github,
     write_json,
     write_result,
 )
 from kgverify.comparison.result import Divergence
-from kgverify.environments.render import FORMATS, print_report, render_annotations, render_markdown
+from kgverify.environments.render import print_report, render_html
 from kgverify.environments.report import EnvironmentReport
 from kgverify.environments.saved import read_comparison
 from kgverify.environments.verify import Comparing, parse_evidence
@@ -49,23 +47,7 @@ class DriveOptions:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class FormatOptions:
-    """Further renderings of the report.
-
-    Attributes:
-        html: Write one self-contained HTML page; - for standard output.
-        junit: Write JUnit XML, one case per slot; - for standard output.
-        github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
-    """
-
-    html: str | None = None
-    junit: str | None = None
-    github: Annotated[bool, Parameter(negative="")] = False
-
-
 DRIVE: Final = options.of_record("Run", 1)
-FORMAT: Final = options.of_record("Report", 3)
 
 
 @warnings_afterwards()
@@ -80,7 +62,7 @@ def diff(
     minimum: str | None = None,
     save: Path | None = None,
     pytest: Path | None = None,
-    shown: Annotated[FormatOptions, FORMAT] = FormatOptions(),
+    html: str | None = None,
 ) -> int:
     """Compare two environments that take the same actions, call by call.
 
@@ -96,8 +78,9 @@ def diff(
         minimum: The evidence that AGREE requires: ended=1,resets=1 if not given, also truncated and rewards; or none.
         save: Save both trajectories and the report in a folder.
         pytest: Write a test of the shrunk difference: the fewest slots and actions that show it.
+        html: Write one self-contained HTML page; - for standard output.
     """
-    for path in (shown.html, shown.junit, pytest):
+    for path in (html, pytest):
         check_writable(None if path is None else str(path))
     comparing = Comparing(
         drive.slots, drive.steps, drive.seed, (None, None), tolerance, lockstep, parse_evidence(minimum)
@@ -109,7 +92,7 @@ def diff(
     step = type_again("then look at it again: kgverify env show run", "--save", "run")
     if save is not None:
         step = NextStep(does="show it again", command=("kgverify", "env", "show", str(save)))
-    return _show(report, shown, [step])
+    return _show(report, html, [step])
 
 
 def record(
@@ -133,32 +116,27 @@ def record(
     print_lines(make_result_console(), f"{path}: {drive.slots:,} slots, {drive.steps:,} actions each, {size:,} bytes")
 
 
-def show(
-    folder: Path, /, *, divergence: int | None = None, shown: Annotated[FormatOptions, FORMAT] = FormatOptions()
-) -> None:
-    """Show a saved comparison of environments again, or render it as files.
+def show(folder: Path, /, *, divergence: int | None = None, html: str | None = None) -> None:
+    """Show a saved comparison of environments again, or render it as a page.
 
     Args:
         folder: The folder that `kgverify env diff --save` wrote.
         divergence: Show the rows around this divergence, counted from 1, instead of the first one.
+        html: Write one self-contained HTML page; - for standard output.
     """
     report = read_comparison(folder)
-    _show(report, shown, [], None if divergence is None else choose_divergence(report.divergences, divergence))
+    _show(report, html, [], None if divergence is None else choose_divergence(report.divergences, divergence))
 
 
 def _show(
-    report: EnvironmentReport, shown: FormatOptions, steps: Sequence[NextStep], chosen: Divergence | None = None
+    report: EnvironmentReport, html: str | None, steps: Sequence[NextStep], chosen: Divergence | None = None
 ) -> int:
-    """Print the report, write the files, and return the exit code."""
-    given = {"html": shown.html, "junit": shown.junit}
-    paths = {name: path for name, path in given.items() if path is not None}
-    console = make_console_beside(paths.values(), "-")
+    """Print the report, write the page, and return the exit code."""
+    console = make_console_beside([] if html is None else [html], "-")
     steps = steps if report.divergences else []
     print_report(report, console, divergence=chosen, next_commands=name_commands(steps))
-    for name, path in paths.items():
-        write_result(FORMATS[name](report), path)
-    if shown.github:
-        write_github(render_annotations(report), partial(render_markdown, report), to_error="-" in paths.values())
+    if html is not None:
+        write_result(render_html(report), html)
     write_json(report, steps)
     return EXIT_CODES[report.verdict]
 

@@ -1,7 +1,6 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kgverify.comparison.modulo import describe_modulo
@@ -58,30 +57,19 @@ def render_annotations(
         )
         for i, cause in enumerate(report.causes[:MOST_ERRORS])
     ]
-    shown = [
-        (title, f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}", find_place(first))
+    lines = []
+    if report.verdict is Verdict.INCONCLUSIVE:
+        lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(wording.clip, report.reasons))))
+    lines += [
+        annotate(
+            "error",
+            f"kgverify: {title}",
+            f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}",
+            find_place(first),
+        )
         for title, about, first in errors or [(each.stage, "", each) for each in report.divergences[:MOST_ERRORS]]
     ]
-    return join_annotations(report.verdict, report.reasons, shown, _summarize(report))
-
-
-def join_annotations(
-    verdict: Verdict,
-    reasons: Iterable[str],
-    errors: Iterable[tuple[str, str, tuple[str, int] | None]],
-    summary: Iterable[str],
-) -> str:
-    """Render a warning with the reasons if inconclusive, the errors, and a notice with the verdict and a summary.
-
-    errors: the title, the text and the place of each
-    """
-    lines = []
-    if verdict is Verdict.INCONCLUSIVE:
-        lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(wording.clip, reasons))))
-    lines += [
-        annotate("error", f"kgverify: {title}", text, place) for title, text, place in islice(errors, MOST_ERRORS)
-    ]
-    lines.append(annotate("notice", f"kgverify: {verdict.value}", "\n".join(summary)))
+    lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(_summarize(report))))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -107,8 +95,7 @@ def _summarize(report: ReportContent) -> Iterator[str]:
 
 
 def _describe_condition(cause: Cause) -> str:
-    condition = f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}" if cause.condition else ""
-    return "".join(f"{line}\n" for line in (condition, wording.describe_repair(cause)) if line)
+    return f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}\n" if cause.condition else ""
 
 
 def annotate(command: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

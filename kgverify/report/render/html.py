@@ -288,7 +288,6 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "num_later": cause.num_later,
             "share": shares.get(i),
             "condition": wording.clip(cause.condition, wording.MOST_OF_CONDITION),
-            "repair": wording.describe_repair(cause),
             "source": wording.describe_source(cause),
             "source_number": wording.number_of_source(report, i),
         }
@@ -304,7 +303,6 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "num_later": each.later_steps,
             "share": None,
             "condition": "",
-            "repair": "",
             "source": "",
         }
         for i, each in enumerate(report.divergences[:MOST_ROWS])

@@ -1,11 +1,10 @@
 """The report as JUnit XML: a test case for each query and side."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.etree import ElementTree
 
-from kgverify.comparison.result import Cause, Divergence, Verdict
+from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
@@ -34,38 +33,25 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
     groups = [*names, *sorted(found.keys() - names.keys())]
     by_need = sorted(groups, key=lambda each: each not in found)
     listed, left = set(by_need[:MOST_CASES]), by_need[MOST_CASES:]
-    skipped = skip_case(report.verdict)
+    is_inconclusive = report.verdict is Verdict.INCONCLUSIVE
+    skipped = _result("skipped", "inconclusive: no divergence found, nothing proved") if is_inconclusive else None
     cases = []
     for query, side in (each for each in groups if each in listed):
         failure = _fail(report, found[query, side]) if (query, side) in found else skipped
         name = f"query {query}, {side}: {names.get((query, side), '')}" if query >= 0 else "candidates"
-        cases.append(make_case(side, name, failure))
+        cases.append(_make_case(side, name, failure))
     if left:
         num_failing = sum(each in found for each in left)
         text = f"{num_failing:,} of them diverge: the report as JSON lists all"
         failure = _result("failure", text, text, type="others") if num_failing else skipped
-        cases.append(make_case("others", f"{count_of(len(left), 'further ranking')}, not listed", failure))
-    return render_suite(wording.describe_run(report), report.verdict, report.reasons, _properties(report), cases)
-
-
-def render_suite(
-    title: str,
-    verdict: Verdict,
-    reasons: Sequence[str],
-    about: Mapping[str, str],
-    cases: Sequence[ElementTree.Element],
-) -> bytes:
-    """Render cases as UTF-8 XML, after a case for the verdict, which has an error if the run is inconclusive.
-
-    about: the properties of the suite
-    """
-    text = "\n".join(map(wording.clip, reasons))
-    error = _result("error", text, text, type="INCONCLUSIVE") if verdict is Verdict.INCONCLUSIVE else None
-    cases = [make_case("verdict", "the comparison decides", error), *cases]
+        cases.append(_make_case("others", f"{count_of(len(left), 'further ranking')}, not listed", failure))
+    text = "\n".join(map(wording.clip, report.reasons))
+    error = _result("error", text, text, type="INCONCLUSIVE") if is_inconclusive else None
+    cases = [_make_case("verdict", "the comparison decides", error), *cases]
     suites = ElementTree.Element("testsuites", name=SUITE)
     kinds = Counter(result.tag for case in cases for result in case)
     attributes = {
-        "name": make_visible(f"{SUITE}: {title}"),
+        "name": make_visible(f"{SUITE}: {wording.describe_run(report)}"),
         "tests": f"{len(cases)}",
         "failures": f"{kinds['failure']}",
         "errors": f"{kinds['error']}",
@@ -73,7 +59,7 @@ def render_suite(
     }
     suite = ElementTree.SubElement(suites, "testsuite", attributes)
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in about.items():
+    for name, value in _properties(report).items():
         ElementTree.SubElement(properties, "property", name=make_visible(name), value=make_lines_visible(value))
     suite.extend(cases)
     ElementTree.indent(suites)
@@ -97,7 +83,10 @@ def _properties(report: ReportContent) -> dict[str, str]:
         "near_ties": str(len(report.near_ties)),
         "modulo": ", ".join(report.modulo),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
-        **{f"cause_{i}": _describe_cause(report, i, cause) for i, cause in enumerate(report.causes[:MOST_CONDITIONS])},
+        **{
+            f"cause_{i}": f"{wording.cause_label(report, i)}: {wording.describe_size(cause)}"
+            for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
+        },
         **{
             f"condition_{i}": f"{wording.cause_label(report, i)}: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}"
             for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
@@ -107,33 +96,11 @@ def _properties(report: ReportContent) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _describe_cause(report: ReportContent, number: int, cause: Cause) -> str:
-    described = f"{wording.cause_label(report, number)}: {wording.describe_size(cause)}"
-    repair = wording.describe_repair(cause)
-    return f"{described}; {repair}" if repair else described
-
-
-def make_case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
+def _make_case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
     """Return a case with its result; None if it passed."""
     case = ElementTree.Element("testcase", classname=make_visible(f"{SUITE}.{name_of_class}"), name=make_visible(name))
     case.extend([] if result is None else [result])
     return case
-
-
-def skip_case(verdict: Verdict) -> ElementTree.Element | None:
-    """Return the result of a case without a divergence: it passed, unless the run is inconclusive."""
-    is_inconclusive = verdict is Verdict.INCONCLUSIVE
-    return _result("skipped", "inconclusive: no divergence found, nothing proved") if is_inconclusive else None
-
-
-def fail_case(divergences: Sequence[Divergence], condition: str = "", of: str = "") -> ElementTree.Element:
-    """Return the failure of a case with its divergences. condition: that of the first one's cause; of: what they belong to."""
-    first, *more = divergences
-    text = make_visible(wording.describe_divergence(first))
-    shown = f"condition of its cause: {condition}\n" if condition else ""
-    further = f"\nand {count_of(len(more), 'further divergence')}{of}" if more else ""
-    whole = make_lines_visible(f"{text}\n{shown}{wording.describe_values(first)}{further}")
-    return _result("failure", text, whole, type=make_visible(first.stage))
 
 
 def _result(kind: str, message: str, text: str | None = None, **about: str) -> ElementTree.Element:
@@ -144,7 +111,12 @@ def _result(kind: str, message: str, text: str | None = None, **about: str) -> E
 
 def _fail(report: ReportContent, divergences: list[Divergence]) -> ElementTree.Element:
     """Return the failure of a query and side, with the condition of the first divergence's cause."""
-    return fail_case(divergences, wording.condition_of(report, divergences[0]), " of this query and side")
+    first, *more = divergences
+    text, condition = make_visible(wording.describe_divergence(first)), wording.condition_of(report, first)
+    shown = f"condition of its cause: {condition}\n" if condition else ""
+    further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
+    whole = make_lines_visible(f"{text}\n{shown}{wording.describe_values(first)}{further}")
+    return _result("failure", text, whole, type=make_visible(first.stage))
 
 
 def _first_atoms(expected: Trace) -> dict[Group, str]:

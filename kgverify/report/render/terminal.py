@@ -179,7 +179,7 @@ def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
         yield Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim")
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         source = f"code: {wording.describe_source(cause)}" if cause.source is not None else ""
-        for text in (wording.describe_size(cause) if cause.num_assumed else "", wording.describe_repair(cause), source):
+        for text in (wording.describe_size(cause) if cause.num_assumed else "", source):
             if text:
                 yield Text(f"#{i + 1}: {text}", style="dim")
     if report.attribution:
@@ -307,8 +307,6 @@ def explain_causes(
         yield "no cause: nothing diverged, or its cause is unknown"
     for number in numbers:
         yield f"#{number + 1} {wording.cause_label(report, number)}: {wording.describe_size(report.causes[number])}"
-        if repair := wording.describe_repair(report.causes[number]):
-            yield f"  {repair}"
         if source := wording.describe_source(report.causes[number]):
             yield f"  code: {source}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
