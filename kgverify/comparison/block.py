@@ -25,6 +25,7 @@ from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import NUM_STEPS
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.schema import Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 
@@ -131,7 +132,7 @@ class BlockComparer(ColumnComparer):
         last = np.full(len(self.pair.expected.columns.candidates.query), -1)
         for each in decisive:
             if each.step >= 0:
-                last[each.candidate] = 0 if self.lockstep else each.step
+                last[each.candidate] = 0 if self.lockstep and not has_paths(self.pair.expected.columns) else each.step
         first = np.array(self.readers[0].first_step)
         is_decisive: NDArray[np.bool_] = pairs.expected - first[pairs.candidate] == last[pairs.candidate]
         return is_decisive
@@ -139,9 +140,7 @@ class BlockComparer(ColumnComparer):
     def _describe_benign(self, kind: str, row: int, other: int, pairs: StepPairs, at: int) -> Benign:
         """Describe one difference of a kind, without the differences of other kinds in the same step."""
         candidate = int(pairs.candidate[at])
-        step = row - self.readers[0].first_step[candidate]
-        if self.lockstep:
-            step = int(self.pair.expected.columns.steps.depth[row])
+        step = self._number(candidate, row)
         views = []
         for trace, own in zip(self.pair.raw, (row, other), strict=True):
             columns = select_steps(trace.columns, np.array([own]))
@@ -167,10 +166,8 @@ class BlockComparer(ColumnComparer):
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
         """Compare two steps, given their rows; return None if they agree after all."""
         pair = self.pair
-        expected, actual = self.readers[0].read(row), self.readers[1].read(other)
-        step = row - self.readers[0].first_step[candidate]
-        if self.lockstep:
-            step = int(pair.full[0].columns.steps.depth[row])
+        expected, actual = self._read(row, other)
+        step = self._number(candidate, row)
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
         if DUPLICATES in pair.modulo:
             actual = self._share_origins(expected, actual, row, other)
@@ -201,10 +198,21 @@ class BlockComparer(ColumnComparer):
         level = Level.RENAMING if is_digest_alone else level_of_step(expected, actual, difference)
         return self._divergence(candidate, step, difference, level, expected)
 
+    def _read(self, row: int, other: int) -> tuple[StepView, StepView]:
+        """Return both versions of a step, as they are compared."""
+        return self.readers[0].read(row), self.readers[1].read(other)
+
+    def _number(self, candidate: int, row: int) -> int:
+        """Return the number of a step in its derivation: in lockstep, where a candidate has one step, its depth."""
+        if self.lockstep:
+            return int(self.pair.full[0].columns.steps.depth[row])
+        return row - self.readers[0].first_step[candidate]
+
     @cached_property
     def _unseen(self) -> list[Column]:
         """The columns of steps that the views do not show."""
-        of_rows = (each for each in self._by_stage if each.rows in self.schema.groups and not each.counts)
+        of_steps = (each for each in self._by_stage if not each.of_search)
+        of_rows = (each for each in of_steps if each.rows in self.schema.groups and not each.counts)
         return [each for each in of_rows if each.path.partition("/")[2] not in _VIEWED]
 
     def _share_origins(self, expected: StepView, actual: StepView, row: int, other: int) -> StepView:

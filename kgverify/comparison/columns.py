@@ -215,7 +215,10 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
         if each.rows == "steps":
             num_steps = count_terms(each, expected.columns)[pairs.expected] if each.of_search else None
             differs |= differ_in(
-                each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides), num_steps=num_steps
+                each,
+                score_tolerance,
+                *(schema.values(side, each.path)[rows] for side, rows in sides),
+                num_steps=num_steps,
             )
     for counts in schema.counts:
         below = [each for each in compared if each.rows == counts.counts and each.rows in schema.groups]
@@ -226,7 +229,8 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
         wrong = np.zeros(len(rows[0]), np.bool_)
         for each in below:
             values = (schema.values(side, each.path)[own] for (side, _), own in zip(sides, rows, strict=True))
-            wrong |= differ_in(each, score_tolerance, *values)
+            num_steps = count_terms(each, expected.columns)[rows[0]] if each.of_search else None
+            wrong |= differ_in(each, score_tolerance, *values, num_steps=num_steps)
         owner = np.repeat(same, schema.values(expected.columns, counts.path)[pairs.expected[same]])
         differs[owner[wrong]] = True
     return differs

@@ -24,6 +24,8 @@ from kgverify.program.outcomes import Origin, Outcome, Stage
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import (
     NO_DIGESTS,
+    Candidates,
+    CandidateSet,
     Columns,
     Digests,
     Range,
@@ -37,6 +39,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
 from kgverify.trace.model.header import NUM_STEPS, SEARCHED, EngineInfo
+from kgverify.trace.model.paths import find_levels, has_paths
 from kgverify.trace.model.schema import EqualityRule, TraceLevel, has_goals
 from kgverify.trace.model.score_tolerance import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
@@ -513,7 +516,18 @@ class ComparablePair:
 
 
 def lockstep_columns(columns: Columns) -> Columns:
-    """Turn each step of a trace into a candidate with one step, for a comparison in lockstep."""
+    """Turn each step of a trace into a candidate with one step, for a comparison in lockstep; in a search, each level."""
+    if has_paths(columns):
+        owners, begins = find_levels(columns)
+        num = len(owners)
+        levels = Candidates(
+            *CandidateSet(*columns.candidates[:3]).take(owners),
+            np.diff(begins, append=len(columns.steps.depth)).astype(np.uint32),
+            np.zeros(num, np.int8),
+            np.zeros(num, np.uint8),
+            np.zeros(num),
+        )
+        return columns._replace(candidates=levels)
     owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
     candidates = columns.candidates._replace(
         query=columns.candidates.query[owner],

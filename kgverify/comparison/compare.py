@@ -53,6 +53,7 @@ from kgverify.comparison.result import (
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Range
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.schema import EqualityRule, has_goals
 from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
@@ -470,7 +471,12 @@ class Comparer:
         block: ColumnComparer
         if pair.schema == KNOWLEDGE_GRAPH:
             explains = self._options.explains or (self._options.infers and not pair.has_origins)
-            block = BlockComparer(pair, lockstep=self.lockstep, program=(lambda: self.program) if explains else None)
+            kind: type[BlockComparer] = BlockComparer
+            if has_paths(pair.expected.columns):
+                from kgverify.comparison.beams import BeamComparer
+
+                kind = BeamComparer
+            block = kind(pair, lockstep=self.lockstep, program=(lambda: self.program) if explains else None)
         else:
             block = ColumnComparer(pair, lockstep=self.lockstep)
         self._num_steps += block.num_steps

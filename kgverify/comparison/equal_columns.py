@@ -50,7 +50,11 @@ def has_equal_columns(
 
 def count_terms(column: Column, columns: Columns) -> NDArray[np.integer]:
     """Return the number of scores that each value of a column sums up: the steps of the candidate, or of the path."""
-    return columns.steps.depth.astype(np.int64) if column.of_search else columns.candidates.num_steps
+    if not column.of_search:
+        return columns.candidates.num_steps
+    # A path may have steps that do not count in its depth.
+    terms = columns.steps.depth.astype(np.int64) + 1
+    return np.repeat(terms, columns.steps.num_resolvents) if column.rows == "resolvents" else terms
 
 
 def agree(

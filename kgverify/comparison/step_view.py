@@ -13,6 +13,7 @@ from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.paths import find_parents
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 
@@ -119,8 +120,16 @@ class StepReader:
         return tuple(map(tuple, self.columns.steps.goal_atoms[starts[row] : starts[row + 1]].tolist()))  # type: ignore[arg-type]
 
     def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
-        """Return the steps of a candidate before a step."""
-        return tuple(self.read(self.first_step[candidate] + i) for i in range(step))
+        """Return the steps of a derivation before a step: in a search, those of the path."""
+        row, rows = int(self._parents[self.first_step[candidate] + step]), []
+        while row >= 0:
+            rows.append(row)
+            row = int(self._parents[row])
+        return tuple(map(self.read, reversed(rows)))
+
+    @cached_property
+    def _parents(self) -> NDArray[np.int64]:
+        return find_parents(self.columns)
 
     def read(self, row: int) -> StepView:
         """Return the step in a row of the step columns."""

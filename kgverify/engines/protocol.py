@@ -14,6 +14,7 @@ from kgverify.program.outcomes import Side
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, Digests, expand_rows, starts_of
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.paths import list_visited
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 
@@ -139,18 +140,13 @@ def candidate_set(columns: Columns) -> CandidateSet:
 
 def positions_of(columns: Columns) -> Positions:
     """Convert every step of a trace to a position: its goal and all goals visited before it."""
-    num_steps = columns.candidates.num_steps.astype(np.int64)
-    first_step = starts_of(num_steps)
-    owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    ordinal = np.arange(len(owner)) - first_step[owner]
-    visited_end = np.arange(len(owner)) + 1
-    num_goals = ordinal + 1
-    goals = np.repeat(visited_end - np.cumsum(num_goals), num_goals) + np.arange(int(num_goals.sum()))
+    owner = np.repeat(np.arange(len(columns.candidates.num_steps)), columns.candidates.num_steps)
+    num_goals, goals = list_visited(columns)
     atoms = expand_rows(starts_of(columns.steps.num_atoms), goals)
     return Positions(
         candidate_set(columns).take(owner),
         columns.steps.depth,
-        num_goals.astype(np.uint32),
+        num_goals,
         columns.steps.num_atoms[goals],
         columns.steps.goal_atoms[atoms],
     )

@@ -16,6 +16,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
+from kgverify.runs.retake_levels import retake_levels
 from kgverify.trace.model.columns import (
     KNOWLEDGE_GRAPH,
     CandidateSet,
@@ -29,6 +30,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.consistency import compare_first_goals
 from kgverify.trace.model.digests import compute_digests, renumber
 from kgverify.trace.model.header import EngineInfo, unknown_columns
+from kgverify.trace.model.paths import count_depth, find_made, has_paths
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 
@@ -68,15 +70,18 @@ def retake_steps(
     canonical = complete.dialect.forgets_names
     knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
     given = recorded.columns._replace(stages=no_stage_items())
-    if not (knows_depth and skips_unary):
+    if not (knows_depth and skips_unary) and not has_paths(given):
         given = _count_steps(given, skips_unary=skips_unary)
-    if positions is None:
+    if has_paths(given):
+        columns, num_left = retake_levels(given, engine, complete)
+    elif positions is None:
         columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
     else:
         columns, num_left = _retake_part(given, positions, engine, complete.max_depth, canonical=canonical)
     if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
-    if {"steps.choice", "resolvents.kind", "resolvents.atoms"} <= recorded.fields:
+    followed = "paths.child" if has_paths(given) else "steps.choice"
+    if {followed, "resolvents.kind", "resolvents.atoms"} <= recorded.fields:
         columns = _follow_choices(columns, recorded.columns)
     if not has_policy:
         before = recorded.columns.candidates
@@ -178,16 +183,6 @@ def _count_steps(columns: Columns, *, skips_unary: bool) -> Columns:
     return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
 
 
-def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
-    """Return how much each step adds to the depth: int64 [S]; 0 for a single goal if the dialect does not count it."""
-    counts = np.ones(len(columns.steps.depth), np.int64)
-    if skips_unary:
-        first = starts_of(columns.steps.num_resolvents)[:-1]
-        is_single = columns.steps.num_resolvents == 1
-        counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
-    return counts
-
-
 def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
     """Keep the recorded outcome of steps at an unknown depth if the outcome depends only on the depth."""
     given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
@@ -206,13 +201,9 @@ def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
 def _follow_choices(columns: Columns, recorded: Columns) -> Columns:
     """Replace the goal of each step by the resolvent chosen before, if the recorded goal differs from it."""
     steps, made = recorded.steps, recorded.resolvents
-    is_first = np.zeros(len(steps.choice), np.bool_)
-    is_first[starts_of(recorded.candidates.num_steps)[:-1][recorded.candidates.num_steps > 0]] = True
-    rows = np.flatnonzero(~is_first)
-    choice = steps.choice[rows - 1].astype(np.int64)
-    is_chosen = (choice >= 0) & (choice < steps.num_resolvents[rows - 1])
-    rows, choice = rows[is_chosen], choice[is_chosen]
-    chosen = starts_of(steps.num_resolvents)[rows - 1] + choice
+    chosen = find_made(recorded)
+    rows = np.flatnonzero(chosen >= 0)
+    chosen = chosen[rows]
     is_goal = made.kind[chosen] == GoalKind.GOAL
     rows, chosen = rows[is_goal], chosen[is_goal]
     starts, made_starts = starts_of(steps.num_atoms), starts_of(made.num_atoms)

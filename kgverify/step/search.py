@@ -100,7 +100,7 @@ class Searched(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What decides between equal children, and draws samples: the search, the query's atom, the number of the level."""
+    """What a level keeps, and draws: the search, the query's atom, and the number of the level."""
 
     search: Search
     query: tuple[int, int, int]
@@ -132,12 +132,24 @@ def top_k(draw: Draw, children: Sequence[Child], taken: Mapping[int, Taken]) -> 
 
 def draw_child(draw: Draw, sample: int, taken: Taken) -> int:
     """Return the index of the resolvent that a sample chooses."""
+    number = draw_number(draw, sample)
+    return next((i for i, each in enumerate(_sum_probabilities(taken)) if each > number), len(taken.resolvents) - 1)
+
+
+def _sum_probabilities(taken: Taken) -> list[float]:
+    """Return the probability of each resolvent together with those before it."""
     scores = [each.score for each in taken.resolvents]
     weights = [math.exp(each - max(scores)) for each in scores]
     total = math.fsum(weights)
-    sums = accumulate(weight / total for weight in weights)
+    return list(accumulate(weight / total for weight in weights))
+
+
+def miss_draw(draw: Draw, sample: int, taken: Taken, choice: int) -> float:
+    """Return how far the number by which a sample chooses is from those that lead to a choice; 0 if it leads there."""
+    sums = [0.0, *_sum_probabilities(taken)]
     number = draw_number(draw, sample)
-    return next((i for i, each in enumerate(sums) if each > number), len(scores) - 1)
+    highest = 1.0 if choice == len(taken.resolvents) - 1 else sums[choice + 1]
+    return max(0.0, sums[choice] - number, number - highest)
 
 
 def draw_number(draw: Draw, sample: int) -> float:
@@ -187,6 +199,9 @@ def add_probabilities(items: "Sequence[Kept | Ended]") -> float:
 def aggregate(dialect: Dialect, ended: Sequence[Ended]) -> tuple[Outcome, float]:
     """Return the outcome and the log-probability of a candidate from the paths that ended, in order of level and place."""
     proofs = list({each.choices: each for each in reversed(ended) if each.outcome is Outcome.PROVED}.values())[::-1]
+    if not ended:
+        # An engine that keeps no child loses all paths.
+        return Outcome.FAILED, 0.0
     best = max(proofs or ended, key=lambda each: each.log_probability)
     if not proofs or dialect.aggregate == "max":
         return best.outcome, best.log_probability
@@ -234,11 +249,17 @@ def take_level(
         rules, facts = stages.match_rules(at, selected), stages.match_facts(at, selected)
         filtered = filter_resolvents(at, stages.resolve(at, rules, facts), stages)
         taken.append(choose_resolvent(at, filtered, stages).taken)
-    of_place = {path.place: each for path, each in zip(beam, taken, strict=True)}
     ((predicate, first, second),) = situation.visited[0]
     draw = Draw(dialect.searching, (predicate, first, second), level)
-    children = searching.expand(beam, taken)
-    return Level(taken, searching.merge(dialect, searching.top_k(draw, children, of_place), of_place))
+    return Level(taken, keep_children(dialect, draw, beam, taken, searching))
+
+
+def keep_children(
+    dialect: Dialect, draw: Draw, beam: Sequence[Path], taken: Sequence[Taken], stages: SearchStages = ALL_SOUND
+) -> list[Kept]:
+    """Return the children that are kept or merged, in order of place: the stages from `expand` to `merge`."""
+    of_place = {path.place: each for path, each in zip(beam, taken, strict=True)}
+    return stages.merge(dialect, stages.top_k(draw, stages.expand(beam, taken), of_place), of_place)
 
 
 def begin(dialect: Dialect, query: Atoms) -> list[Path]:

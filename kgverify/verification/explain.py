@@ -19,6 +19,7 @@ from kgverify.conditions.features import Feature, read_declared
 from kgverify.engines.adapters.taps import TapLog
 from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
@@ -74,7 +75,7 @@ def explain(
         )
     actual_pipeline = task.pipelines[1]
     causes = tuple(msgspec.structs.replace(each, source=find_source(actual_pipeline, each.stage)) for each in causes)
-    if not lockstep:
+    if not (lockstep or has_paths(expected.columns)):
         with task.phase("taking the expected step once", 0):
             causes = measure_repairs(task, compared, divergences, causes)
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:

@@ -16,21 +16,23 @@ from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
 from kgverify.comparison.step_view import Views
-from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
-from kgverify.errors import UserError, count_of
+from kgverify.engines.beams import find_owners, take_again, takes_steps
+from kgverify.engines.protocol import Engine, ProbedEngine
+from kgverify.errors import count_of
 from kgverify.program.outcomes import Stage
 from kgverify.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import Effort
 
 
 def step_from_goals(expected: Trace, actual: Pipeline, phase: Phase) -> Columns:
-    """Take one step with the actual engine from each goal of the expected trace."""
+    """Take one step with the actual engine from each goal of the expected trace; in a search, one level from each beam."""
     with phase("one step from each expected goal", 0):
-        return actual.engine.step(positions_of(expected.columns))
+        return take_again(actual.engine, expected.columns)
 
 
 def compare_steps(
@@ -44,19 +46,25 @@ def compare_steps(
     return Comparer(left, right, options._replace(lockstep=True))
 
 
-def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
+def compare_in_lockstep(stepper: Comparer, free: Comparer, columns: Columns) -> tuple[Comparison, Views]:
     """Compare in lockstep, and add the divergences of the free run that no wrong step explains.
 
     Return the comparison, in which candidates are numbered as in the run, and both versions of each differing step.
+
+    columns: those of the expected run
     """
-    num_steps = free.read_candidates(0).num_steps
-    owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    stepped, views = restore_candidates(stepper.compare(), stepper.views, owner)
+    owner, first = find_owners(columns)
+    stepped, views = restore_candidates(stepper.compare(), stepper.views, owner, first)
     benign = BenignCount()
     benign.join(stepper.benign, owner)
     ran = free.compare()
     wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
-    unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
+    if has_paths(columns):
+        # A wrong level explains what comes after it.
+        earliest = dict(sorted(wrong_steps, reverse=True))
+        unexplained = [each for each in ran.divergences if each.step < earliest.get(each.candidate, each.step + 1)]
+    else:
+        unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
     reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
     whole = {name: getattr(ran.coverage, name) for name in ("candidates", "candidates_expected", "candidates_actual")}
     coverage = msgspec.structs.replace(stepped.coverage, **whole)
@@ -110,34 +118,35 @@ def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
 
 
 def follow_near_ties(
-    comparer: Comparer, comparison: Comparison, run: Run, actual: Pipeline, phase: Phase
+    comparer: Comparer,
+    comparison: Comparison,
+    run: Run,
+    actual: Pipeline,
+    phase: Phase,
+    reference: Pipeline | None = None,
 ) -> tuple[Comparison, Views]:
     """Compare the steps after near-ties from the expected goals, since the engines may legitimately continue differently.
+
+    In a search, the levels from the actual beams are compared as well, if a reference takes them.
 
     Return the comparison with the divergences found there, and both versions of each differing step.
     """
     if not comparison.near_ties:
         return comparison, comparer.views
     rows = np.array([tie.candidate for tie in comparison.near_ties])
-    first_step = np.array([tie.step for tie in comparison.near_ties])
     columns = comparer.pair_of(rows).expected.columns
-    num_steps = columns.candidates.num_steps
-    starts = starts_of(num_steps)
-    follows = np.arange(starts[-1]) > np.repeat(starts[:-1] + first_step, num_steps)
-    lock = select_candidates(lockstep_columns(columns), np.flatnonzero(follows))
-    positions = positions_of(columns)
+    if not takes_steps(actual.engine, has_paths=has_paths(columns)):
+        return comparison, comparer.views
+    of, first = find_owners(columns)
+    begins = np.cumsum(np.concatenate(([0], lockstep_columns(columns).candidates.num_steps)))[:-1]
+    last = starts_of(columns.candidates.num_steps)[:-1] + [tie.step for tie in comparison.near_ties]
+    follows = np.flatnonzero(begins > last[of])
+    lock = select_candidates(lockstep_columns(columns), follows)
     with phase("following near-ties", 0):
-        stepped = actual.engine.step(positions)
-    if len(stepped.candidates.query) != len(follows):
-        raise UserError(
-            f"returned {count_of(len(stepped.candidates.query), 'step')} from {count_of(len(follows), 'position')}",
-            where=f"engine {actual.engine.info.name}",
-            fix="return one candidate with one step for each position, in the order given",
-        )
-    stepped = select_candidates(stepped, np.flatnonzero(follows))
-    owner = np.repeat(rows, num_steps)[follows]
+        stepped = select_candidates(take_again(actual.engine, columns), follows)
+    owner, first = rows[of[follows]], first[follows]
     later = compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
-    named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
+    named, views = restore_candidates(later.compare(), later.views, owner, first) if len(owner) else (None, {})
     benign = BenignCount()
     benign.join(comparer.benign, np.arange(comparer.sources[0].num_candidates))
     if len(owner):
@@ -146,6 +155,8 @@ def follow_near_ties(
     ties = [
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
     ]
+    if reference is not None and has_paths(columns):
+        found = (*found, *_follow_actual_beams(comparer, comparison, run, (reference, actual), {*found}))
     followed = _add(
         comparison,
         found,
@@ -156,22 +167,55 @@ def follow_near_ties(
     return followed, comparer.views | views
 
 
-def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
-    """Replace the candidates of a lockstep comparison, one for each step, with those of the run. owner: int [steps]."""
+def _follow_actual_beams(
+    comparer: Comparer, comparison: Comparison, run: Run, pipelines: tuple[Pipeline, Pipeline], known: set[Divergence]
+) -> list[Divergence]:
+    """Return the divergences of the levels that the actual engine took after near-ties, from its own beams.
 
-    def of(position: int) -> int:
+    known: divergences of candidates that are not judged again
+    """
+    reference, actual = pipelines
+    wrong = {each.candidate for each in known}
+    ties = [tie for tie in comparison.near_ties if tie.candidate not in wrong]
+    if not ties or not takes_steps(reference.engine, has_paths=True):
+        return []
+    rows = np.array([tie.candidate for tie in ties])
+    columns = comparer.pair_of(rows).actual.columns
+    of, first = find_owners(columns)
+    follows = np.flatnonzero(first > np.array([tie.step for tie in ties])[of])
+    expected = select_candidates(take_again(reference.engine, columns), follows)
+    recorded = select_candidates(lockstep_columns(columns), follows)
+    later = compare_steps(run, actual, comparer.expected, expected, recorded, comparer.alike)
+    if not len(follows):
+        return []
+    named, _ = restore_candidates(later.compare(), {}, rows[of[follows]], first[follows])
+    words = "after a near-tie, from the beam that the actual side kept"
+    return [msgspec.structs.replace(each, evidence=f"{each.evidence}; {words}") for each in named.divergences]
+
+
+def restore_candidates(
+    comparison: Comparison, views: Views, owner: NDArray[np.integer], first: NDArray[np.integer]
+) -> tuple[Comparison, Views]:
+    """Replace the candidates of a lockstep comparison, one for each step or level, with those of the run.
+
+    owner: int [n] the candidate of each in the run; first: int [n] the number to add to its steps
+    """
+
+    def of(position: int, step: int) -> tuple[int, int]:
         # An engine may return more steps than requested.
-        return int(owner[min(position, len(owner) - 1)])
+        at = min(position, len(owner) - 1)
+        return int(owner[at]), step + int(first[at]) * (step >= 0)
 
     def name(each: Any) -> Any:
-        return msgspec.structs.replace(each, candidate=of(each.candidate))
+        candidate, step = of(each.candidate, each.step)
+        return msgspec.structs.replace(each, candidate=candidate, step=step)
 
     named = msgspec.structs.replace(
         comparison,
         divergences=tuple(map(name, comparison.divergences)),
         near_ties=tuple(map(name, comparison.near_ties)),
     )
-    return named, {(of(position), step): pair for (position, step), pair in views.items()}
+    return named, {of(*place): pair for place, pair in views.items()}
 
 
 class Task(NamedTuple):
@@ -229,8 +273,8 @@ def compare(task: Task, traces: tuple[Trace, ...], stepped: Columns | None) -> C
     if stepped is None:
         with task.phase("comparing", 0):
             ran = comparer.compare()
-        found = follow_near_ties(comparer, ran, task.run, actual, task.phase)
+        found = follow_near_ties(comparer, ran, task.run, actual, task.phase, task.pipelines[0])
         return Compared(traces, comparer, None, *found)
     stepper = compare_steps(task.run, actual, traces[0], lockstep_columns(traces[0].columns), stepped, task.options)
     with task.phase("comparing", 0):
-        return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))
+        return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer, traces[0].columns))

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import StepSource
+from kgverify.comparison.comparable import MemorySource, StepSource, lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo import DUPLICATES, ORDER
 from kgverify.comparison.rankings import RankCandidates, compare_rankings, mean_reciprocal_rank
@@ -349,9 +349,20 @@ def recount_causes(parts: Sequence[Comparer], divergences: Sequence[Divergence],
         rows = np.array([each.candidate for each in firsts])
         if comparer.lockstep:
             # In lockstep, its candidates are the steps of the run.
-            starts = starts_of(parts[0].read_candidates(0).num_steps)
-            rows = starts[rows] + [each.step for each in firsts]
+            rows = _find_steps(parts[0], firsts)
         _recount(comparer, set(rows.tolist()))
+
+
+def _find_steps(whole: Comparer, divergences: Sequence[Divergence]) -> NDArray[np.int64]:
+    """Return the candidate of a comparison in lockstep to which each divergence belongs: its step, or its level."""
+    source = whole.sources[0]
+    assert isinstance(source, MemorySource)
+    columns = source.trace.columns
+    steps = starts_of(columns.candidates.num_steps)[[each.candidate for each in divergences]]
+    steps += [each.step for each in divergences]
+    begins = starts_of(lockstep_columns(columns).candidates.num_steps)
+    found: NDArray[np.int64] = np.searchsorted(begins, steps, "right") - 1
+    return found
 
 
 def _recount(comparer: Comparer, wanted: set[int]) -> None:

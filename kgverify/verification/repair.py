@@ -22,7 +22,6 @@ from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import Engine, Positions, candidate_set, make_positions, positions_of, take_positions
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome, Stage
-from kgverify.runs.retake import count_depth
 from kgverify.runs.run import SCORE_SUMS
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import (
@@ -34,6 +33,7 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.consistency import weigh_choices
+from kgverify.trace.model.paths import count_depth
 from kgverify.verification.lockstep import Compared, Task, compare_steps
 
 _NOT_OF_A_STEP: Final = (Stage.CORRUPT, Stage.RECYCLE, Stage.RANK)

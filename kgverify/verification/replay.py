@@ -90,6 +90,9 @@ FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence":
 INFERRED_SHARE: Final = 0.7
 """The factor by which inferring the stage reduces the confidence in a class."""
 
+_NOT_OF_STEPS: Final = ("candidates.atom", "paths.")
+"""The beginnings of fields that no single step shows."""
+
 _Signature = tuple[str, str, bool, bool, DifferenceClass, str]
 
 
@@ -693,7 +696,7 @@ class Explainer:
                 moved = _move(divergence, Stage.RECYCLE)
                 moved = msgspec.structs.replace(moved, kind=source.kind, evidence=source.evidence, confidence=0.9)
                 replayed.append(Replayed(moved, situation=source.situation))
-            elif divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field == "candidates.atom":
+            elif divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field.startswith(_NOT_OF_STEPS):
                 replayed.append(Replayed(divergence))
             else:
                 alike = seen.setdefault(self._sign(divergence), {})

@@ -15,8 +15,10 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
+from kgverify.engines.beams import takes_steps
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
 from kgverify.errors import use_words
+from kgverify.program.limits import OURS
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.rank import describe_hits
@@ -167,7 +169,7 @@ def verify(
     pipelines = expected, actual
     sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations, follow)
     traces = sides[0].trace, sides[1].trace
-    hidden = _find_hidden(pipelines) if equality.lockstep else ()
+    hidden = _find_hidden(run, pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
     if equality.lockstep:
         sides = sides[0], sides[1]._replace(stepped=step_from_goals(traces[0], actual, phase))
@@ -339,7 +341,9 @@ def _describe_path(run: Run, traces: Sequence[Trace]) -> list[str]:
     return notes
 
 
-def _find_hidden(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
-    """Return the names of the engines that do not show their steps."""
-    infos = [each.engine.info for each in pipelines]
-    return tuple(dict.fromkeys(info.name for info in infos if not has_steps(info)))
+def _find_hidden(run: Run, pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
+    """Return the names of the engines that do not show their steps, or take no step from a given goal."""
+    searches = run.limits.dialect.search != OURS.search
+    engines = [each.engine for each in pipelines]
+    shown = [has_steps(each.info) and takes_steps(each, has_paths=searches) for each in engines]
+    return tuple(dict.fromkeys(each.info.name for each, is_shown in zip(engines, shown, strict=True) if not is_shown))

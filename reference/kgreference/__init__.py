@@ -8,11 +8,13 @@ from kgreference.corrupt import HEAD, TAIL, Corrupter, mix
 from kgreference.derivation import Derivation, derive, derive_together
 from kgreference.dialect import (
     OURS,
+    Aggregate,
     Dialect,
     Exclusion,
     Filter,
     LongResolvents,
     Memory,
+    Merge,
     Order,
     Stopping,
     Ties,
@@ -24,6 +26,7 @@ from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
 from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
+from kgreference.search import Search, rank_answers, score_answers, search
 from kgreference.step import OUR_STAGES, Limits, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
@@ -34,6 +37,7 @@ __all__ = [
     "OUR_STAGES",
     "STOP",
     "TAIL",
+    "Aggregate",
     "Atom",
     "Corrupter",
     "Derivation",
@@ -46,6 +50,7 @@ __all__ = [
     "LongResolvents",
     "Matches",
     "Memory",
+    "Merge",
     "NamedAtom",
     "NamedRule",
     "Order",
@@ -56,6 +61,7 @@ __all__ = [
     "Ranks",
     "Resolvent",
     "Rule",
+    "Search",
     "Shortest",
     "Situation",
     "Stages",
@@ -73,7 +79,10 @@ __all__ = [
     "metrics",
     "mix",
     "rank",
+    "rank_answers",
     "ranking_score",
+    "score_answers",
+    "search",
     "substitute",
     "take_step",
     "unify",

@@ -11,15 +11,22 @@ class Clause(NamedTuple):
     content: its kind and its atoms
     clause:  the clause that made it; None if the side does not know it
     score:   None if the side does not know it
+    place:   in a search, the place that it got, as a trace tells it; None if it is unknown
+    log_probability: in a search, that of a kept resolvent; None if it is unknown
     """
 
     content: Hashable
     clause: Hashable
     score: float | None
+    place: int | None = None
+    log_probability: float | None = None
 
 
 class TakenStep(NamedTuple):
-    """A step that a side took. None stands for an unknown number."""
+    """A step that a side took. None stands for an unknown number.
+
+    place, parent, log_probability: those of its path, in a search with several paths
+    """
 
     goal: Hashable
     depth: int | None
@@ -28,6 +35,9 @@ class TakenStep(NamedTuple):
     dropped_resolvents: int | None
     choice: int
     outcome: int | None
+    place: int | None = None
+    parent: int | None = None
+    log_probability: float | None = None
 
 
 class Proved(NamedTuple):
@@ -46,11 +56,13 @@ class Rules(NamedTuple):
     tolerance:    the largest difference between two scores that count as equal
     has_lockstep: whether each candidate is a single step, numbered by its depth
     is_rounded:   whether the recorded actual scores are coarser than the scores that the choice was based on
+    has_paths:    whether each step belongs to a path of a search; levels begin where the place does not ascend
     """
 
     tolerance: float = 0.0
     has_lockstep: bool = False
     is_rounded: bool = False
+    has_paths: bool = False
 
 
 class Found(NamedTuple):
@@ -66,11 +78,53 @@ class Found(NamedTuple):
 
 def find_difference(expected: Proved, actual: Proved, rules: Rules) -> Found | None:
     """Return the first difference of two candidates with the same identity; None if they agree."""
+    if rules.has_paths:
+        return _find_in_levels(expected, actual, rules)
     for i, (left, right) in enumerate(zip(expected.steps, actual.steps, strict=False)):
         if field := first_field(left, right, rules.tolerance):
             at = i if not rules.has_lockstep or left.depth is None else left.depth
             return Found(at, field, _gap(left, right, field, rules))
     return _compare_ends(expected, actual, rules)
+
+
+def _find_in_levels(expected: Proved, actual: Proved, rules: Rules) -> Found | None:
+    """Return the first difference of two searches: of each level, first the steps of its paths, then the kept children."""
+    places = [step.place for step in expected.steps]
+    begins = [i for i, place in enumerate(places) if not i or place <= places[i - 1]]  # type: ignore[operator]
+    for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(places)], strict=True), 1):
+        pairs = list(zip(expected.steps[begin:end], actual.steps[begin:end], strict=False))
+        for i, (left, right) in enumerate(pairs, begin):
+            same = right._replace(choice=left.choice, outcome=left.outcome)
+            if field := _path_field(left, right, rules, number) or first_field(left, same, rules.tolerance):
+                return Found(i, field)
+        for left, right in pairs:
+            for one, other in zip(left.resolvents, right.resolvents, strict=True):
+                if _differ(one.place, other.place):
+                    return Found(begin, "paths.child")
+                if not _are_sums(one.log_probability, other.log_probability, rules, number):
+                    return Found(begin, "paths.child_log_probability")
+        for i, (left, right) in enumerate(pairs, begin):
+            if left.choice != right.choice or _differ(left.outcome, right.outcome):
+                return Found(i, "steps.choice" if left.choice != right.choice else "steps.outcome")
+    return _compare_ends(expected, actual, rules)
+
+
+def _path_field(left: TakenStep, right: TakenStep, rules: Rules, number: int) -> str:
+    """Return the first field in which two paths differ; "" if they agree."""
+    if _differ(left.place, right.place):
+        return "paths.place"
+    if left.goal == right.goal and _differ(left.parent, right.parent):
+        return "paths.parent"
+    is_same = _are_sums(left.log_probability, right.log_probability, rules, number)
+    return "" if is_same else "paths.log_probability"
+
+
+def _are_sums(left: float | None, right: float | None, rules: Rules, number: int) -> bool:
+    """Return whether two log-probabilities of a number of steps agree."""
+    if left is None or right is None:
+        return True
+    size = abs(left) if math.isfinite(left) else 0.0
+    return _are_close(left, right, 2 * rules.tolerance * number + 1e-9 * max(1.0, size))
 
 
 def _differ(left: Any, right: Any) -> bool:
@@ -138,6 +192,4 @@ def _compare_ends(expected: Proved, actual: Proved, rules: Rules) -> Found | Non
     left, right = expected.log_probability, actual.log_probability
     if left is None or right is None:
         return None
-    size = abs(left) if math.isfinite(left) else 0.0
-    tolerance = 2 * rules.tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
-    return None if _are_close(left, right, tolerance) else Found(-1, "candidates.log_probability")
+    return None if _are_sums(left, right, rules, max(1, num[0])) else Found(-1, "candidates.log_probability")

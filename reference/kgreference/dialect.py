@@ -4,6 +4,7 @@ Every choice has a name, a rule, and a default, as in docs/semantics.md. The exa
 Lower-case arguments are constants, and X, Y, Z are variables.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
@@ -187,6 +188,50 @@ class Ties(StrEnum):
     RANDOM = "random"
 
 
+class Merge(StrEnum):
+    """The treatment of kept children that are the same goal. Only `beam` and `all` merge.
+
+    NONE: each of them is followed. MAX: the one with the best place is followed, with the highest of their
+        log-probabilities. SUM: it is followed with the logarithm of the sum of their probabilities.
+
+    Example:
+        p(X, Y) <- q(X, Y)
+        p(X, Y) <- r(X, Y)
+        q(X, Y) <- s(X, Y)
+        r(X, Y) <- s(X, Y)
+        From p(a, b), a search that keeps everything reaches s(a, b) twice, each time with probability 1/2. NONE follows
+        it twice with 1/2, MAX once with 1/2, and SUM once with 1.
+    """
+
+    NONE = "none"
+    MAX = "max"
+    SUM = "sum"
+
+
+class Aggregate(StrEnum):
+    """The log-probability of a candidate with several proofs.
+
+    MAX: the highest of the proofs. SUM: the logarithm of the sum of their probabilities. NOISY_OR: the logarithm of the
+        probability that one of independent proofs holds.
+
+    Example:
+        p(X, Y) <- q(X, Y)
+        p(X, Y) <- r(X, Y)
+        q(X, Y) <- s(X, X)
+        r(X, Y) <- s(Y, Y)
+        s(a, a)
+        s(b, b)
+        Two proofs of p(a, b) have probability 1/2 each. The candidate has 1/2 with MAX, 1 with SUM, 3/4 with NOISY_OR.
+    """
+
+    MAX = "max"
+    SUM = "sum"
+    NOISY_OR = "noisy_or"
+
+
+_SEARCH: Final = re.compile(r"greedy|(beam|all)\(0*[1-9][0-9]*\)|sample\(0*[1-9][0-9]*, *[0-9]+\)")
+
+
 @dataclass(frozen=True)
 class Dialect:
     """The choices of one engine, each with the default of docs/semantics.md.
@@ -208,8 +253,12 @@ class Dialect:
         that goal is offered, which counts as visited. At most ``max_depth`` steps in a row are not counted.
     unproved:       the ranking score of unproved candidates
     ties:           the rank among equal scores
+    search:         the paths that are followed: `greedy`, `beam(k)`, `sample(n, seed)` or `all(limit)`
+    merge:          the treatment of kept children that are the same goal
+    aggregate:      the log-probability of a candidate with several proofs
 
-    Raises ValueError if a filter occurs twice.
+    Raises ValueError if a filter occurs twice, for a search of another form or size, for `merge` with a search that
+    merges nothing, and for `aggregate` with the greedy search.
 
     Example of `is_reversed`:
         p(a, b)
@@ -249,12 +298,28 @@ class Dialect:
     skips_unary: bool = False
     unproved: Unproved = Unproved.SUBTRACT_100
     ties: Ties = Ties.REALISTIC
+    search: str = "greedy"
+    merge: Merge = Merge.NONE
+    aggregate: Aggregate = Aggregate.MAX
 
     def __post_init__(self) -> None:
-        """Reject a filter that occurs twice."""
+        """Reject a filter that occurs twice, and a search with switches that do not fit."""
         repeated = [name for name, num in Counter(self.filters).items() if num > 1]
         if repeated:
             raise ValueError(f"a filter is applied once, found {', '.join(repeated)} more often")
+        if not _SEARCH.fullmatch(self.search):
+            raise ValueError(f"expected greedy, beam(k), sample(n, seed) or all(limit) above 0, found {self.search}")
+        if self.search.startswith(("greedy", "sample")) and self.merge is not Merge.NONE:
+            raise ValueError(f"only beam and all merge goals, found merge {self.merge} with {self.search}")
+        if self.search == "greedy" and self.aggregate is not Aggregate.MAX:
+            raise ValueError(f"the greedy search has one derivation, found aggregate {self.aggregate}")
+
+    @cached_property
+    def search_numbers(self) -> tuple[str, int, int]:
+        """The name of the search; its number of paths, or of children for `all`; and the seed of samples. Both default to 1."""
+        name, *numbers = re.findall("[a-z0-9]+", self.search)
+        size, seed = map(int, [*numbers, 1, 1][:2])
+        return name, size, seed
 
     @cached_property
     def filter_stages(self) -> tuple[str, ...]:

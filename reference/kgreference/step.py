@@ -436,9 +436,15 @@ def _apply_filters(
 
 def choose_resolvent(situation: Situation, found: Found, stages: Stages = OUR_STAGES) -> Step:
     """Complete a step that `find_resolvents` began: apply the stages from `score` to `finish`."""
+    scores = stages.score(situation, found[1])
+    return complete_step(situation, found, scores, stages.choose(situation, scores), stages)
+
+
+def complete_step(
+    situation: Situation, found: Found, scores: list[float], choice: int, stages: Stages = OUR_STAGES
+) -> Step:
+    """Apply the stages `advance` and `finish` to a choice."""
     fields, offered, is_uncounted = found
-    scores = stages.score(situation, offered)
-    choice = stages.choose(situation, scores)
     chosen, next_depth, log_probability = stages.advance(situation, offered, scores, choice)
     depth = situation.depth if is_uncounted else next_depth
     outcome = stages.finish(situation, chosen, depth)

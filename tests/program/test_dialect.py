@@ -29,8 +29,10 @@ def test_the_switches_are_those_of_the_reference(tmp_path: Path):
     (tmp_path / "filters.toml").write_text(f"filters = {json.dumps([*map(str, kgreference.Filter)])}")
     assert read_dialect(tmp_path / "filters.toml").filters == tuple(map(str, kgreference.Filter))
     for name, kind in typing.get_type_hints(kgreference.Dialect).items():
-        for value in () if name == "filters" else (False, True) if kind is bool else map(str, kind):
-            (tmp_path / "dialect.toml").write_text(f"{name} = {json.dumps(value)}")
+        values = {"filters": (), "search": ("beam(8)", "all(1000)", "sample(16, 0)", "greedy")}.get(name)
+        for value in values if values is not None else (False, True) if kind is bool else map(str, kind):
+            search = 'search = "beam(2)"' if name in ("merge", "aggregate") else ""
+            (tmp_path / "dialect.toml").write_text(f"{name} = {json.dumps(value)}\n{search}")
             assert getattr(read_dialect(tmp_path / "dialect.toml"), name) == value
 
 

@@ -270,12 +270,15 @@ PAGE = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
 
 
 def test_the_page_lists_every_switch_with_its_values_the_default_first():
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE.split("## Dialects")[1], re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE.split("## Dialects")[1].split("\n## ")[0], re.MULTILINE))
     assert list(rows) == [field.name for field in dataclasses.fields(Dialect)]
     for name, listed in rows.items():
-        values, default = [value.strip("` ") for value in listed.split(",")], getattr(OURS, name)
+        values, default = re.findall("`([^`]+)`", listed) or listed.strip().split(", "), getattr(OURS, name)
         if isinstance(default, tuple):
             assert values == list(default)
+        elif name == "search":
+            kinds = [Dialect(search=re.sub("k|limit|n(?=,)|seed", "7", value)).search_numbers[0] for value in values]
+            assert kinds == ["greedy", "beam", "all", "sample"]
         else:
             assert values[0] == (default.value if isinstance(default, StrEnum) else str(default).lower())
             known = {each.value for each in type(default)} if isinstance(default, StrEnum) else {"false", "true"}

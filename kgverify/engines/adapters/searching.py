@@ -25,6 +25,7 @@ def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[
     parents: list[int] = []
     sums: list[float] = []
     children: list[int] = []
+    gained: list[float] = []
     steps = []
     for each in searches:
         of_candidate = []
@@ -36,6 +37,7 @@ def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[
                 sums.append(path.log_probability)
                 kept = [of_child.get((path.place, i)) for i in range(len(taken.resolvents))]
                 children += [-1 if child is None else _number(child) for child in kept]
+                gained += [0.0 if child is None else child.log_probability for child in kept]
                 of_candidate.append(_choose(limits, path, taken, [child for child in kept if child is not None]))
         steps.append(of_candidate)
     columns = collect(candidates, steps)
@@ -45,10 +47,11 @@ def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[
         log_probability=np.array([each.log_probability for each in searches], np.float64),
     )
     paths = Paths(
-        np.array(places, np.int32),
-        np.array(parents, np.int32),
-        np.array(sums, np.float64),
-        np.array(children, np.int32),
+        place=np.array(places, np.int32),
+        parent=np.array(parents, np.int32),
+        log_probability=np.array(sums, np.float64),
+        child=np.array(children, np.int32),
+        child_log_probability=np.array(gained, np.float64),
     )
     return columns._replace(candidates=of_candidates, paths=paths)
 

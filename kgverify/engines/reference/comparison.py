@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 from kgreference.compare import Clause, Found, Proved, Rules, TakenStep, find_difference
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.trace import Trace
 
 
@@ -35,12 +36,12 @@ def read_sides(
     score = actual.columns.resolvents.score
     is_rounded = "resolvents.score" not in actual.fields
     is_rounded |= actual.header.engine.precision not in (score.dtype.name, "float32")
-    return left, right, Rules(tolerance, lockstep, is_rounded)
+    return left, right, Rules(tolerance, lockstep, is_rounded, has_paths(expected.columns))
 
 
 def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bool) -> Iterator[Proved]:
     """Yield the candidates of a trace, without the columns that only one trace has."""
-    symbols, (candidates, steps, resolvents, *_) = trace.symbols, trace.columns
+    symbols, (candidates, steps, resolvents, _, paths) = trace.symbols, trace.columns
     facts: Any = trace.facts if has_facts and trace.facts is not None else ()
 
     def argument(number: int) -> Any:
@@ -60,6 +61,9 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
         listed = values.tolist()
         return iter(listed if field in fields else [None] * len(listed))
 
+    def of_path(name: str, num: int) -> Any:
+        return getattr(paths, name).tolist() if f"paths.{name}" in fields else [None] * num
+
     names: dict[tuple[int, ...], Any] = {}
 
     def named(atom: list[int]) -> Any:
@@ -76,6 +80,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
         resolvents.origin.tolist(),
         # Scores that only one side has still decide what counts as a near-tie.
         resolvents.score.tolist() if "resolvents.score" in trace.fields else [None] * len(resolvents.kind),
+        *(of_path(name, len(resolvents.kind)) for name in ("child", "child_log_probability")),
         strict=True,
     )
     each_step = zip(
@@ -86,17 +91,18 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
         known("steps.dropped_resolvents", steps.dropped_resolvents),
         steps.choice.tolist() if "steps.choice" in fields else [-1] * len(steps.choice),
         known("steps.outcome", steps.outcome),
+        *(of_path(name, len(steps.depth)) for name in ("place", "parent", "log_probability")),
         strict=True,
     )
 
     def take_step() -> TakenStep:
-        depth, num_atoms, num_resolvents, dropped_atoms, dropped_resolvents, choice, outcome = next(each_step)
+        depth, num_atoms, num_resolvents, dropped_atoms, dropped_resolvents, choice, outcome, *path = next(each_step)
         goal = tuple(islice(goals, num_atoms))
         made = [
-            Clause((kind, tuple(islice(atoms, num))), clause(by, number), score)
-            for kind, num, by, number, score in islice(each_resolvent, num_resolvents)
+            Clause((kind, tuple(islice(atoms, num))), clause(by, number), score, *of_path)
+            for kind, num, by, number, score, *of_path in islice(each_resolvent, num_resolvents)
         ]
-        return TakenStep(goal, depth, made, dropped_atoms, dropped_resolvents, choice, outcome)
+        return TakenStep(goal, depth, made, dropped_atoms, dropped_resolvents, choice, outcome, *path)
 
     for query, side, atom, num_steps, outcome, is_limited, log_probability in zip(
         candidates.query.tolist(),

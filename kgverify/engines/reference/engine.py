@@ -1,7 +1,7 @@
 """The reference prover as an engine."""
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, Final, get_type_hints
@@ -20,7 +20,9 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
-from kgreference.step import OUR_STAGES, Situation, Stages, Step, find_excluded, take_step
+from kgreference.search import Given, Search, search, take_level
+from kgreference.search import Path as ReferencePath
+from kgreference.step import OUR_STAGES, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.terms import Atom, Goal, Triple, canonical
 from kgreference.two_tower import TwoTower
@@ -35,7 +37,8 @@ from kgverify.program.limits import Dialect, Limits
 from kgverify.program.outcomes import Stage
 from kgverify.program.program import NO_SYMBOLS, Program
 from kgverify.progress import Progress, no_progress
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, concatenate
+from kgverify.step.search import Path
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Paths, Resolvents, Steps, concatenate
 from kgverify.trace.model.header import EngineInfo
 
 MOST_LISTED: Final = 100_000
@@ -217,7 +220,7 @@ class ReferenceEngine:
         parts = []
         with without_garbage_collection():
             begin = 0
-            derivations: list[Derivation] = []
+            derivations: list[Derivation | Search] = []
             num_held = 0
             for end, derivation in enumerate(self._derive(candidates), 1):
                 derivations.append(derivation)
@@ -231,7 +234,7 @@ class ReferenceEngine:
             skip_existing_objects()
         return concatenate(parts)
 
-    def _derive(self, candidates: CandidateSet) -> Iterator[Derivation]:
+    def _derive(self, candidates: CandidateSet) -> Iterator[Derivation | Search]:
         program, limits, policy = self.program, self._limits, self._policy
         queries = list(map(Atom._make, candidates.atom.tolist()))
         if isinstance(policy, TwoTower) and self._dialect == OURS and not self._replaced:
@@ -239,7 +242,10 @@ class ReferenceEngine:
                 yield from derive_together(program, limits, policy, queries[begin : begin + _MOST_TOGETHER])
             return
         # A triple may be a corruption of several queries.
-        derive_once = lru_cache(_MOST_REMEMBERED)(partial(derive, program, limits, policy))
+        name, size, _ = self._dialect.search_numbers
+        most = max(1, _MOST_REMEMBERED // size)
+        follow: Callable[..., Derivation | Search] = derive if name == "greedy" else search
+        derive_once = lru_cache(most)(partial(follow, program, limits, policy))
         for query, is_positive in zip(
             queries, find_positives(self._dialect.exclusion, candidates, self._triples), strict=True
         ):
@@ -249,6 +255,29 @@ class ReferenceEngine:
         """Take one step from each position."""
         steps = self._take_steps(positions)
         return _columns(positions.candidates, [conclude(step.selected, [step]) for step in steps])
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        positives = find_positives(self._dialect.exclusion, candidates, self._triples)
+        found = []
+        for query, is_positive, beam in zip(candidates.atom.tolist(), positives, beams, strict=True):
+            excluded = find_excluded(self._dialect, self._limits, Atom._make(query), is_positive)
+            goal = canonical((Atom._make(query),))
+            start = Situation(self._dialect, self.program, self._limits, self._policy, excluded, goal, 0, set())
+            paths = [
+                ReferencePath(
+                    path.place,
+                    path.parent,
+                    (),
+                    path.log_probability,
+                    Given([tuple(map(Atom._make, each)) for each in path.visited], path.depth, path.num_uncounted),
+                )
+                for path in beam
+            ]
+            # Every path of a beam has taken as many steps as the beam has levels.
+            level, _ = take_level(start, len(beam[0].visited) - 1, paths, self.stages)
+            found.append(Search(start, [level], [], Outcome.OPEN, False, 0.0))
+        return _columns(candidates, found)
 
     def probe(self, position: Positions) -> StageOutputs:
         """Return the output of each stage of one step."""
@@ -320,7 +349,7 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
     return OURS if built == OURS else built
 
 
-def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
+def _columns(candidates: CandidateSet, derivations: Sequence[Derivation | Search]) -> Columns:
     steps = list(chain.from_iterable([derivation.steps for derivation in derivations]))
     resolvents = chain.from_iterable([step.after_limit for step in steps])
     kinds, goals, origin_kinds, origins = tuple(zip(*resolvents, strict=True)) or ((), (), (), ())
@@ -352,6 +381,20 @@ def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Col
             score=np.fromiter(chain.from_iterable(step.scores for step in steps), np.float64),
             atoms=_atoms(goals),
         ),
+        paths=_paths([each for each in derivations if isinstance(each, Search)]),
+    )
+
+
+def _paths(searches: Sequence[Search]) -> Paths:
+    """Return the paths of searches, in the order of their steps."""
+    rows = [each for found in searches for level in found.levels for each in level]
+    children = [child for each in rows for child in each.children]
+    return Paths(
+        np.array([each.path.place for each in rows], np.int32),
+        np.array([each.path.parent for each in rows], np.int32),
+        np.array([each.path.log_probability for each in rows], np.float64),
+        np.array([place for place, _ in children], np.int32),
+        np.array([log_probability for _, log_probability in children], np.float64),
     )
 
 

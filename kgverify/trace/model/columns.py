@@ -207,15 +207,17 @@ class Paths(NamedTuple):
     parent:          int32   [T]  place of the path, in the level before, from which it comes; -1 in the first level
     log_probability: float64 [T]  of the path before the step, in nats
     child:           int32   [R]  place that a resolvent got; -1 if it was not kept, -2 - p if it was merged into place p
+    child_log_probability: float64 [R]  of a resolvent that was kept, after merging, or that was merged; else 0
     """
 
     place: NDArray[np.int32]
     parent: NDArray[np.int32]
     log_probability: NDArray[np.float64]
     child: NDArray[np.int32]
+    child_log_probability: NDArray[np.float64]
 
 
-NO_PATHS: Final = Paths(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32))
+NO_PATHS: Final = Paths(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32), np.zeros(0))
 """The paths of a run that follows a single derivation of each candidate."""
 
 PATHS: Final = frozenset(f"paths.{name}" for name in Paths._fields)
@@ -275,6 +277,7 @@ KNOWLEDGE_GRAPH: Final = Schema(
         _of_path("parent", "<i4", Stage.TOP_K),
         _of_path("log_probability", "<f8", Stage.EXPAND, rule=EqualityRule.SUM),
         _of_path("child", "<i4", Stage.TOP_K, rows="resolvents"),
+        _of_path("child_log_probability", "<f8", Stage.EXPAND, rows="resolvents", rule=EqualityRule.SUM),
         *_STAGES,
     ),
     stages=tuple(Stage),

@@ -26,6 +26,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
 from kgverify.trace.model.header import Header
+from kgverify.trace.model.paths import find_parents, has_paths
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.score_tolerance import UNIT_ROUNDOFF, bound_score_error, name_precision
 
@@ -120,7 +121,7 @@ class _Block:
 
     def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
         self._candidates, self._steps, self._resolvents, *_ = self._columns = columns
-        self._header, self._limits = header, header.limits
+        self._header, self._limits, self._has_paths = header, header.limits, has_paths(columns)
         # A trace in an unknown dialect is checked against the default one.
         self._dialect = self._limits.dialect or OURS
         self._fields = fields
@@ -142,16 +143,20 @@ class _Block:
         if not self._knows("candidates.num_steps"):
             return
         ended = None
-        if self._knows("steps.outcome"):
+        if self._knows("steps.outcome") and not self._has_paths:
             ended = np.zeros(len(candidates.outcome), np.int8)
             ended[self._has_steps] = steps.outcome[self._last]
         yield from _judge_ends(candidates, ended, self._fields)
-        if self._knows("candidates.is_limited", "steps.dropped_atoms", "steps.dropped_resolvents"):
+        if (
+            self._knows("candidates.is_limited", "steps.dropped_atoms", "steps.dropped_resolvents")
+            and not self._has_paths
+        ):
             has_dropped = np.zeros(len(candidates.query), bool)
             has_dropped[self.owner[(steps.dropped_atoms > 0) | (steps.dropped_resolvents > 0)]] = True
             is_other = (has_dropped != (candidates.is_limited > 0)) & self._is_from_start
             yield "candidates are marked as limited, or not, against the resolvents dropped in their steps", is_other
-        if self._knows("candidates.log_probability", "resolvents.score", "steps.choice", "steps.num_resolvents"):
+        sums = "candidates.log_probability", "resolvents.score", "steps.choice", "steps.num_resolvents"
+        if self._knows(*sums) and not self._has_paths:
             yield "candidates have a log-probability that is not that of their choices", self._has_other_sum()
         if has_goals(self._header.level) and self._knows("steps.num_atoms", "steps.goal_atoms"):
             is_other = (compare_first_goals(self._columns) == -1) & self._is_from_start
@@ -208,15 +213,14 @@ class _Block:
         if not self._knows("candidates.num_steps"):
             return
         steps, limits = self._steps, self._limits
-        is_first = np.zeros(len(self.owner), bool)
-        is_first[self.first[self._has_steps]] = True
-        if self._knows("steps.outcome"):
+        parent = find_parents(self._columns)
+        is_first = parent < 0
+        if self._knows("steps.outcome") and not self._has_paths:
             is_ended = steps.outcome != Outcome.OPEN
             yield "steps ended their derivation, and others follow", is_ended & ~self._is_last
         if self._knows("steps.depth"):
-            is_other = ~is_first
-            gain = steps.depth[1:].astype(np.int64) - steps.depth[:-1].astype(np.int64)
-            is_other[1:] &= (gain != 1) & ~((gain == 0) & self._may_be_uncounted[:-1])
+            gain = steps.depth.astype(np.int64) - steps.depth[parent].astype(np.int64)
+            is_other = ~is_first & (gain != 1) & ~((gain == 0) & self._may_be_uncounted[parent])
             yield "steps have a depth that does not follow the step before", is_other
             if limits.max_depth is not None:
                 yield f"steps are deeper than max_depth {limits.max_depth} allows", steps.depth >= limits.max_depth
@@ -225,6 +229,8 @@ class _Block:
             is_limit = steps.outcome == Outcome.DEPTH_LIMIT
             is_other = is_limit & ~is_at_limit
             is_other |= is_at_limit & (steps.outcome == Outcome.OPEN) & ~self._may_be_uncounted
+            # A path of which no child was kept has no outcome.
+            is_other &= ~(self._has_paths & (steps.choice < 0))
             yield (
                 f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}",
                 is_other,
@@ -263,7 +269,7 @@ class _Block:
             for each, allowed in _OUTCOMES.items():
                 is_other |= has_choice & (kind == each) & ~np.isin(steps.outcome, allowed)
             yield "steps have an outcome that the resolvent they chose does not give", is_other
-        if has_atoms and self._knows("steps.num_atoms", "steps.goal_atoms", "resolvents.atoms"):
+        if self._knows("steps.num_atoms", "steps.goal_atoms", "resolvents.atoms") and has_atoms and not self._has_paths:
             yield "steps begin with a goal that the step before did not choose", self._begins_otherwise(row, kind)
 
     def _begins_otherwise(self, row: Rows, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -9,6 +9,10 @@
 %   derive(N, shortest).               the derivation, with the policy's scores in 64ths
 %   derive(N, Choices).                the derivation in which the policy chose these indices
 %   step(N, Goal, Visited, Depth).     one step by `shortest`, from a goal of a derivation of the query
+%   beam(N, K, Merge).                 the search with beam(K) by `shortest`; Merge is none or max
+%
+% The answer to beam is [Rows, Outcome, Limited, Max, Sum, NoisyOr], the last three being log-probabilities by kind of aggregation.
+% A row is [Level, Place, Parent, LogProbability, Goal, Resolvents, Places].
 %
 % In answers an atom is [Predicate, First, Second], by id; variable number v is -1 - v. A resolvent is [Kind, OriginKind, Origin, Atoms].
 
@@ -74,6 +78,30 @@ answer_one(Symbols, Clauses, Limits, Queries, step(N, NamedGoal, NamedVisited, D
     maplist(encode_goal(Symbols), NamedVisited, Visited),
     step(shortest, _, Clauses, Limits, Excluded, Goal, Visited, Depth, Step, _).
 
+answer_one(_, Clauses, Limits, Queries, beam(N, K, Merge), [Rows, Outcome, Limited, Max, Sum, NoisyOr]) :-
+    nth0(N, Queries, Query),
+    excluded(Limits, Query, Excluded),
+    canonical([Query], Goal),
+    levels(search(K, Merge, Clauses, Limits, Excluded), 0, [path(0, -1, 0.0, Goal, [])], Rows, Drops, Ended),
+    (   sum_list(Drops, 0)
+    ->  Limited = 0
+    ;   Limited = 1
+    ),
+    findall(L, member(end(1, L), Ended), Proofs),
+    (   Proofs = [_|_]
+    ->  Outcome = 1,
+        max_list(Proofs, Max),
+        foldl(add_probability, Proofs, 0.0, Total),
+        foldl(multiply_complement, Proofs, 1.0, Complement),
+        Sum is log(Total),
+        NoisyOr is log(1 - Complement)
+    ;   findall(L, member(end(_, L), Ended), Ends),
+        max_list(Ends, Max),
+        memberchk(end(Outcome, Max), Ended),
+        Sum = Max,
+        NoisyOr = Max
+    ).
+
 excluded(limits(_, _, _, true), Query, Query) :- ground(Query), !.
 excluded(_, _, none).
 
@@ -85,6 +113,84 @@ derive(Policy, Clauses, Limits, Excluded, Goal, Visited, Depth, [Step|Steps]) :-
         derive(PolicyLeft, Clauses, Limits, Excluded, Next, [Goal|Visited], Deeper, Steps)
     ;   Steps = []
     ).
+
+% A beam: all paths of a level, then the children of all of them, sorted; Ended holds the paths that end, by level and place.
+
+levels(_, _, [], [], [], []) :- !.
+levels(Search, Level, Beam, Rows, Drops, Ended) :-
+    Search = search(K, Merge, _, limits(MaxDepth, _, _, _), _),
+    maplist(expand(Search, Level), Beam, Steps),
+    findall(child(L, Parent, I, Kind, Next, [Goal|Visited]),
+            ( nth0(Order, Beam, path(Parent, _, LogProbability, Goal, Visited)),
+              nth0(Order, Steps, Step),
+              nth0(8, Step, Resolvents),
+              nth0(11, Step, Scores),
+              nth0(I, Resolvents, [Kind, _, _, Next]),
+              exact_log_softmax(Scores, I, Term),
+              L is LogProbability + Term ),
+            Children),
+    sort(1, @>=, Children, Sorted),
+    first(K, Sorted, Kept, _),
+    findall(Into, (nth0(Place, Kept, Child), into(Merge, Kept, Place, Child, Into)), Intos),
+    Deeper is Level + 1,
+    findall(end(Outcome, L),
+            ( nth0(Place, Kept, child(L, _, _, Kind, _, _)),
+              nth0(Place, Intos, Place),
+              finish(Kind, Deeper, MaxDepth, Outcome),
+              Outcome > 0 ),
+            EndedHere),
+    findall(path(Place, Parent, L, Next, Visited),
+            ( nth0(Place, Kept, child(L, Parent, _, Kind, Next, Visited)),
+              nth0(Place, Intos, Place),
+              finish(Kind, Deeper, MaxDepth, Outcome),
+              Outcome =:= 0 ),
+            NextBeam),
+    findall([Level, Place, Parent, LogProbability, Goal, Resolvents, Places],
+            ( nth0(Order, Beam, path(Place, Parent, LogProbability, Goal, _)),
+              nth0(Order, Steps, Step),
+              nth0(8, Step, Resolvents),
+              findall(P, (nth0(I, Resolvents, _), place_of(Kept, Intos, Place, I, P)), Places) ),
+            RowsHere),
+    findall(Dropped, (member(Step, Steps), (nth0(9, Step, Dropped) ; nth0(10, Step, Dropped))), DropsHere),
+    levels(Search, Deeper, NextBeam, LaterRows, LaterDrops, LaterEnded),
+    append(RowsHere, LaterRows, Rows),
+    append(DropsHere, LaterDrops, Drops),
+    append(EndedHere, LaterEnded, Ended).
+
+expand(search(_, _, Clauses, Limits, Excluded), Depth, path(_, _, _, Goal, Visited), Step) :-
+    step(shortest, _, Clauses, Limits, Excluded, Goal, Visited, Depth, Step, _).
+
+into(max, Kept, _, child(_, _, _, 0, Goal, _), Into) :-
+    !,
+    nth0(Into, Kept, child(_, _, _, 0, Goal, _)),
+    !.
+into(_, _, Place, _, Place).
+
+place_of(Kept, Intos, Parent, I, Shown) :-
+    nth0(Place, Kept, child(_, Parent, I, _, _, _)),
+    !,
+    nth0(Place, Intos, Into),
+    (   Into == Place
+    ->  Shown = Place
+    ;   Shown is -2 - Into
+    ).
+place_of(_, _, _, _, -1).
+
+% The sum is exact, and rounded once.
+
+exact_log_softmax([_], 0, 0.0) :- !.
+exact_log_softmax(Scores, I, Term) :-
+    max_list(Scores, Highest),
+    nth0(I, Scores, Score),
+    findall(Share, (member(Each, Scores), Share is rational(exp((Each - Highest) / 64.0))), Shares),
+    sum_list(Shares, Total),
+    Term is (Score - Highest) / 64.0 - log(float(Total)).
+
+add_probability(L, Sum0, Sum) :-
+    Sum is Sum0 + exp(L).
+
+multiply_complement(L, Product0, Product) :-
+    Product is Product0 * (1 - exp(L)).
 
 % One step. The atoms of a resolvent are shown canonical from the first stage on.
 

@@ -76,7 +76,7 @@ def judge_derivations(cases: Sequence[Case], seen: Counter[str], kept: Path | No
     wrong = []
     for start in range(0, len(cases), MOST_PROGRAMS):
         some = cases[start : start + MOST_PROGRAMS]
-        answers = ask([_request(case, _questions(case)) for case in some], kept)
+        answers = ask([render_request(case, _questions(case)) for case in some], kept)
         for case, answer in zip(some, answers, strict=True):
             assert answer is not None, f"Prolog cannot answer {case}"
             _count(case, answer, seen)
@@ -105,7 +105,7 @@ def judge_choices(cases: Sequence[Case], seen: Counter[str], kept: Path | None =
         questions = [
             f"derive({i}, [{', '.join(str(step.choice) for step in each.steps)}])" for i, each in enumerate(found)
         ]
-        requests.append(_request(case, questions))
+        requests.append(render_request(case, questions))
         asked.append((case, Scorer(weights), found))
     for start in range(0, len(requests), MOST_PROGRAMS):
         answers = ask(requests[start : start + MOST_PROGRAMS], kept)
@@ -160,7 +160,7 @@ def _questions(case: Case) -> list[str]:
     return questions
 
 
-def _request(case: Case, questions: Iterable[str]) -> str:
+def render_request(case: Case, questions: Iterable[str]) -> str:
     rules = ", ".join(f"r({_render(head)}, {_render_all(body)})" for head, body in case.rules)
     limits = "default"
     if case.limits is not None:
@@ -270,7 +270,7 @@ def _judge_step(step: kgreference.Step, expected: Answer, scorer: Scorer | None)
             continue
         value, want = getattr(step, name), wanted[name]
         if name.startswith("after_"):
-            value = [_row(each, is_canonical=name != "after_resolve") for each in value]
+            value = [show_resolvent(each, is_canonical=name != "after_resolve") for each in value]
         elif name == "goal":
             value = [list(atom) for atom in value]
         elif name == "selected":
@@ -285,15 +285,17 @@ def _judge_step(step: kgreference.Step, expected: Answer, scorer: Scorer | None)
             want = [[KINDS[kind], ORIGINS[by], origin, atoms] for kind, by, origin, atoms in want]
         if value != want:
             return f"{name}: expected {want}, found {value}"
-    pruned = [_row(each, is_canonical=False) for each in step.after_prune]
-    if pruned != [_row(each, is_canonical=True) for each in step.after_rename]:
+    pruned = [show_resolvent(each, is_canonical=False) for each in step.after_prune]
+    if pruned != [show_resolvent(each, is_canonical=True) for each in step.after_rename]:
         return f"after_prune: expected {wanted['after_rename']}, found {pruned}"
-    if _row(step.chosen, is_canonical=True) != _row(step.after_limit[step.choice], is_canonical=True):
+    if show_resolvent(step.chosen, is_canonical=True) != show_resolvent(
+        step.after_limit[step.choice], is_canonical=True
+    ):
         return f"chosen: found {step.chosen}"
     return scorer.judge(wanted["goal"], [each[3] for each in wanted["after_limit"]], step) if scorer else ""
 
 
-def _row(resolvent: kgreference.Resolvent, *, is_canonical: bool) -> list[Any]:
+def show_resolvent(resolvent: kgreference.Resolvent, *, is_canonical: bool) -> list[Any]:
     atoms = [list(atom) for atom in resolvent.atoms]
     if not is_canonical:
         numbers: dict[int, int] = {}
