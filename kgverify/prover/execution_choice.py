@@ -310,7 +310,9 @@ def choose_evaluation_layout(
     most, (of_match, of_score) = MOST_SLOTS[kind], WINDOWS[kind]
     if demand.records and kind == "cuda":
         most, of_score = RECORDING_SLOTS, RECORDING_WINDOW
-    num = min(most, max(1, num_candidates)) if demand.slots is None else demand.slots
+    # A search has so many paths for each candidate.
+    paths = num_candidates * limits.dialect.searching.size
+    num = min(most, max(1, paths)) if demand.slots is None else demand.slots
     while True:
         try:
             layout = choose_layout(

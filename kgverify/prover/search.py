@@ -108,7 +108,7 @@ class Endings(NamedTuple):
     log_probability: Tensor
 
 
-MOST_ROWS: Final = 1 << 17
+MOST_ROWS: Final = 1 << 15
 """The most goals whose towers are computed at once."""
 
 
@@ -326,6 +326,7 @@ def read_level(beams: Beams, level: Level) -> Chunk:
     work, path, kept = level.work, level.path, level.kept
     child = torch.full_like(path, -1, dtype=torch.int32)
     child[kept] = torch.where(level.merged_into < 0, level.place, -2 - level.merged_into)
+    gained = torch.zeros_like(level.score).index_put_((kept,), level.log_probability)
     none = torch.iinfo(torch.int32).max
     lowest = torch.full_like(beams.place, none).scatter_reduce_(0, path[kept], level.place, "amin")
     is_choice = level.place == lowest[path[kept]]
@@ -350,5 +351,5 @@ def read_level(beams: Beams, level: Level) -> Chunk:
     at = path, level.ordinal
     rows = LoggedRows(work.origin_kind[at], work.origin[at], level.score, level.atoms)
     chunk = read_steps([TakenSteps(steps, rows)])
-    paths = (beams.place, beams.parent, beams.log_probability, child)
+    paths = (beams.place, beams.parent, beams.log_probability, child, gained)
     return chunk._replace(paths=Paths(*(each.cpu().numpy() for each in paths)))

@@ -1,0 +1,188 @@
+"""The speed of beams on a GPU, against that of single derivations: `python -m benchmarks.beams`."""
+
+import argparse
+import time
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+import kgverify.prover.search as search_module
+from benchmarks.speed import PUBLISHED, draw
+from kgverify.engines.plain.engine import PlainEngine
+from kgverify.engines.policy import make_two_tower
+from kgverify.engines.protocol import Workload
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Dialect, Limits
+from kgverify.prover.evaluator import Evaluator
+from kgverify.prover.stages.choose import build_parameters, tower
+from kgverify.prover.tower.launch import build_tower_parameters, draw_goals, launch_tower
+from kgverify.runs.run import Run, load_policy
+
+
+def timed(work: Any, repeats: int) -> tuple[Any, float]:
+    """Return the result and the least seconds of some repeats, after one run that warms up."""
+    result = work()
+    seconds = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        result = work()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return result, min(seconds)
+
+
+def build(run: Run, limits: Limits, num: int, mode: str = "auto", precision: str = "float32") -> Any:
+    """Build the evaluator for a number of candidates."""
+    made = Evaluator(mode=mode, device="auto", precision=precision, work=Workload(lambda _: num, num))
+    return made(run.graph.program, limits, run.policy)
+
+
+def check(name: str, policy_name: str, dialect: Dialect, size: int) -> None:
+    """Compare the columns and the endings of a few candidates with those of the plain evaluator."""
+    graph, limits = load_graph(name), Limits(dialect=dialect)
+    policy = load_policy(policy_name, graph, limits, 0)
+    candidates = draw(Run(graph, limits, policy, num_queries=size, num_corruptions=size, seed=3))
+    expected = PlainEngine(graph.program, limits, policy).prove(candidates)
+    engine = build(Run(graph, limits, policy), limits, len(candidates.query))
+    actual, ends = engine.prove(candidates), engine.evaluate(candidates).results
+    bad = []
+    for group in ("candidates", "steps", "resolvents", "paths"):
+        for field, left, right in zip(
+            getattr(expected, group)._fields, getattr(expected, group), getattr(actual, group), strict=True
+        ):
+            if left.shape != right.shape:
+                bad.append(f"{group}.{field} {left.shape} {right.shape}")
+            elif not (np.abs(left - right) < 1e-9 if left.dtype.kind == "f" else left == right).all():
+                bad.append(f"{group}.{field} {int((left != right).sum())} of {len(left)}")
+    same = (
+        (ends.outcome == expected.candidates.outcome).mean(),
+        (ends.is_limited == expected.candidates.is_limited).mean(),
+    )
+    gap = np.abs(ends.log_probability - expected.candidates.log_probability).max()
+    print(
+        f"check {name} {policy_name} {dialect}: {engine.info.mode}, {len(candidates.query)} candidates,"
+        f" {len(expected.steps.depth)} rows, columns {bad or 'EQUAL'}, endings equal {same}, gap {gap:.1e}",
+        flush=True,
+    )
+
+
+def time_towers(name: str) -> None:
+    """Print the nanoseconds of the tower of a goal, by each way to compute it."""
+    graph = load_graph(name)
+    policy = make_two_tower(graph.program, Limits(), seed=0, **PUBLISHED)
+    device = torch.device("cuda")
+    num = 1 << 19
+    goals = draw_goals(policy, 6, 0, device, num)
+    for precision in ("float64", "float32", "bf16x3", "fp16"):
+        parameters = build_tower_parameters(policy, precision, device)
+        kind = torch.float64 if precision == "float64" else torch.float32
+        out = torch.empty((num, parameters[0].shape[1]), dtype=kind, device=device)
+        _, seconds = timed(partial(launch_tower, parameters, goals, out, precision), 3)
+        print(f"tower by kernel, {precision}: {seconds / num * 1e9:.2f} ns", flush=True)
+        del out
+    for kind, rows in ((torch.float64, 1 << 15), (torch.float64, 1 << 17), (torch.float32, 1 << 17)):
+        parameters = build_parameters(policy, device, kind)
+        _, seconds = timed(lambda p=parameters, n=rows: [tower(p, part)[0] for part in goals.split(n)], 3)
+        print(f"tower by torch, {kind}, {rows} rows at once: {seconds / num * 1e9:.2f} ns", flush=True)
+
+
+def profile(engine: Any, candidates: Any) -> None:
+    """Print the seconds of each part of a search, each waited for, and the numbers of paths and children."""
+    seconds: dict[str, float] = {}
+    searcher, restored = engine._searcher, []
+
+    def watch(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            result = function(*arguments, **options)
+            torch.cuda.synchronize()
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+            return result
+
+        restored.append((owner, name, function))
+        setattr(owner, name, watched)
+
+    for name in ("_resolve", "_scores", "_select", "_advance", "_take_level", "aggregate"):
+        watch(searcher, name)
+    for name in ("number_goals", "tower", "add_exponentials"):
+        watch(search_module, name)
+    queries = torch.as_tensor(np.array(candidates.atom), device="cuda")
+    num_paths = num_children = num_levels = 0
+    for beams, level, _ in searcher.run(queries, counts_all=False):
+        num_paths, num_children, num_levels = (
+            num_paths + len(beams.place),
+            num_children + len(level.path),
+            num_levels + 1,
+        )
+    searcher.aggregate()
+    for owner, name, function in restored:
+        setattr(owner, name, function)
+    print(f"  {num_levels} levels, {num_paths:,} paths, {num_children:,} children;", end=" ")
+    print(", ".join(f"{name} {value:.3f} s" for name, value in seconds.items()), flush=True)
+
+
+def main() -> None:
+    """Check, then time, then print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graph", nargs="+", default=["family", "wn18rr"])
+    parser.add_argument("--sizes", nargs="+", default=["8:60", "64:8"], help="k:queries")
+    parser.add_argument("--corruptions", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--no-towers", action="store_true")
+    options = parser.parse_args()
+    if not options.no_check:
+        check("countries", "shortest", Dialect(search="beam(8)"), 3)
+        check("family", "two_tower", Dialect(search="beam(8)"), 2)
+        check("wn18rr", "two_tower", Dialect(search="beam(8)", merge="max", aggregate="sum"), 2)
+        check("countries", "two_tower", Dialect(search="all(50)", merge="sum", aggregate="noisy_or"), 3)
+    if not options.no_towers:
+        time_towers("family")
+    rows = []
+    for name, each in product(options.graph, options.sizes):
+        size, queries = map(int, each.split(":"))
+        graph = load_graph(name)
+        policy = make_two_tower(graph.program, Limits(), seed=0, **PUBLISHED)
+        run = Run(graph, Limits(), policy, num_queries=queries, num_corruptions=options.corruptions)
+        candidates = draw(run)
+        num = len(candidates.query)
+        greedy = {}
+        for precision in ("float32", "fp16"):
+            engine = build(run, Limits(), num, precision=precision)
+            _, greedy[precision] = timed(partial(engine.evaluate, candidates), 3)
+            print(f"{name} greedy {precision}: {num} candidates {greedy[precision] / num * 1e6:.2f} us", flush=True)
+            del engine
+        limits = Limits(dialect=Dialect(search=f"beam({size})"))
+        engine = build(run, limits, num)
+        found, seconds = timed(partial(engine.evaluate, candidates), options.repeats)
+        ratios = [seconds / size / greedy[precision] for precision in ("float32", "fp16")]
+        counts = np.bincount(found.results.outcome, minlength=4).tolist()
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        rows.append((name, num, size, greedy["float32"] / num, greedy["fp16"] / num, seconds / num, *ratios))
+        print(
+            f"{name} beam({size}): {seconds / num * 1e6:.2f} us, ratios {ratios}, {counts}, {peak:.1f} GiB", flush=True
+        )
+        profile(engine, candidates)
+        del engine, found
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    print(
+        "| graph | candidates | k | greedy float32, us | greedy fp16, us | beam, us | beam / (k x float32) | / (k x fp16) |"
+    )
+    for name, num, size, first, second, beam, *ratios in rows:
+        print(
+            f"| {name} | {num} | {size} | {first * 1e6:.2f} | {second * 1e6:.2f} | {beam * 1e6:.2f}"
+            f" | {ratios[0]:.2f} | {ratios[1]:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
