@@ -115,7 +115,7 @@ def profile(engine: Any, candidates: Any) -> None:
         watch(search_module, name)
     queries = torch.as_tensor(np.array(candidates.atom), device="cuda")
     num_paths = num_children = num_levels = 0
-    for beams, level, _ in searcher.run(queries, counts_all=False):
+    for beams, level, _ in searcher.run(searcher.begin(queries), len(queries), counts_all=False):
         num_paths, num_children, num_levels = (
             num_paths + len(beams.place),
             num_children + len(level.path),

@@ -1,7 +1,7 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import chain
@@ -18,6 +18,7 @@ from kgverify.engines.protocol import (
     Results,
     StageOutputs,
     join_digests,
+    make_positions,
     no_digests,
     no_results,
     split_positions,
@@ -47,6 +48,7 @@ from kgverify.prover.tick.tick import (
 )
 from kgverify.prover.tower.launch import with_precision
 from kgverify.prover.tower.portable import EXACT
+from kgverify.step.search import Path
 from kgverify.torch.host_copy import HostCopy, PendingCopy
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -238,7 +240,8 @@ class CompiledEngine:
         from kgverify.prover.search import read_level
 
         queries = _as_tensor(candidates.atom, np.int32).to(self._device)
-        for beams, level, num_ended in self._searcher.run(queries, counts_all=chunks is not None):
+        start = self._searcher.begin(queries)
+        for beams, level, num_ended in self._searcher.run(start, len(queries), counts_all=chunks is not None):
             if chunks is not None:
                 chunks.append(read_level(beams, level))
             progress(num_ended)
@@ -294,6 +297,35 @@ class CompiledEngine:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
         return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        from kgverify.prover.search import Beams, read_level
+
+        chunks: list[Chunk] = []
+        depths = np.array([len(beam[0].visited) for beam in beams], np.int64)
+        for depth in np.unique(depths).tolist():
+            rows = np.flatnonzero(depths == depth).tolist()
+            paths = [path for i in rows for path in beams[i]]
+            owner = np.repeat(rows, [len(beams[i]) for i in rows])
+            visited = [path.visited for path in paths]
+            positions = make_positions(candidates.take(owner), np.full(len(paths), depth - 1), visited)
+            with self._on_own_device():
+                layout = self.layout._replace(slots=len(paths))
+                at = derivations_at(positions, layout, self.limits, self._device)
+                place, parent = torch.tensor(
+                    [(path.place, path.parent) for path in paths], dtype=torch.int32, device=self._device
+                ).unbind(1)
+                sums = torch.tensor([path.log_probability for path in paths], dtype=torch.float64, device=self._device)
+                start = Beams(
+                    torch.as_tensor(owner, device=self._device), place, parent, sums, at.query, at.visited[:, :depth]
+                )
+                levels = self._searcher.run(start, len(beams), is_last=True)
+                chunks += [read_level(own, level) for own, level, _ in levels]
+        num = len(beams)
+        return collect_columns(
+            candidates, chunks, Results(np.zeros(num, np.int32), np.zeros(num, np.bool_), np.zeros(num))
+        )
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""

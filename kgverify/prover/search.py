@@ -172,31 +172,39 @@ class Searcher:
         self._atoms, self._most = layout.atoms, layout.slots
         self._search = limits.dialect.searching
 
-    def run(self, queries: Tensor, *, counts_all: bool) -> Iterator[tuple[Beams, Level, int]]:
-        """Run the candidates of the queries, int32 [N, 3], to their ends.
+    def run(
+        self, start: Beams, num: int, *, counts_all: bool = True, is_last: bool = False
+    ) -> Iterator[tuple[Beams, Level, int]]:
+        """Run candidates, numbered up to `num`, to their ends.
 
         Yield each level of some of them, and the number of candidates that ended in it.
+
+        counts_all: whether to count everything that is dropped, for a record
+        is_last:    whether to take only one level of each
         """
         self._counts_all = counts_all
-        num = len(queries)
-        self._is_limited = torch.zeros(num, dtype=torch.bool, device=queries.device)
+        self._is_limited = torch.zeros(num, dtype=torch.bool, device=start.query.device)
         self._ended: list[Endings] = []
-        waiting = [self._begin(queries)] if num else []
+        waiting = self._split(start)
         while waiting:
             beams = waiting.pop()
-            num_candidates = beams.count_candidates()
-            if len(beams.place) > self._most and num_candidates > 1:
-                middle = beams.candidate[len(beams.place) // 2]
-                is_first = beams.candidate < torch.where(middle == beams.candidate[0], middle + 1, middle)
-                waiting += [beams.take(~is_first), beams.take(is_first)]
-                continue
             level = self._take_level(beams)
             after = self._advance(beams, level)
-            yield beams, level, num_candidates - after.count_candidates()
-            if len(after.place):
-                waiting.append(after)
+            yield beams, level, beams.count_candidates() - after.count_candidates()
+            if not is_last:
+                waiting += self._split(after)
 
-    def _begin(self, queries: Tensor) -> Beams:
+    def _split(self, beams: Beams) -> list[Beams]:
+        """Split beams into some that can take a step together."""
+        num = len(beams.place)
+        if num <= self._most or beams.count_candidates() <= 1:
+            return [beams] if num else []
+        middle = beams.candidate[num // 2]
+        is_first = beams.candidate < torch.where(middle == beams.candidate[0], middle + 1, middle)
+        return [*self._split(beams.take(~is_first)), *self._split(beams.take(is_first))]
+
+    def begin(self, queries: Tensor) -> Beams:
+        """Return the first beams of queries, int32 [N, 3]."""
         goal = torch.nn.functional.pad(rename(queries[:, None]), (0, 0, 0, self._atoms - 1), value=PAD)[:, None]
         candidate = torch.arange(len(queries), device=queries.device)
         place = torch.zeros_like(candidate, dtype=torch.int32)
