@@ -17,8 +17,8 @@ from kgverify.engines.protocol import Workload
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Dialect, Limits
 from kgverify.prover.evaluator import Evaluator
-from kgverify.prover.stages.choose import build_parameters, tower
 from kgverify.prover.tower.launch import build_tower_parameters, draw_goals, launch_tower
+from kgverify.prover.tower.portable import FORMS, Form
 from kgverify.runs.run import Run, load_policy
 
 
@@ -77,17 +77,27 @@ def time_towers(name: str) -> None:
     device = torch.device("cuda")
     num = 1 << 19
     goals = draw_goals(policy, 6, 0, device, num)
-    for precision in ("float64", "float32", "bf16x3", "fp16"):
-        parameters = build_tower_parameters(policy, precision, device)
-        kind = torch.float64 if precision == "float64" else torch.float32
-        out = torch.empty((num, parameters[0].shape[1]), dtype=kind, device=device)
-        _, seconds = timed(partial(launch_tower, parameters, goals, out, precision), 3)
-        print(f"tower by kernel, {precision}: {seconds / num * 1e9:.2f} ns", flush=True)
-        del out
-    for kind, rows in ((torch.float64, 1 << 15), (torch.float64, 1 << 17), (torch.float32, 1 << 17)):
-        parameters = build_parameters(policy, device, kind)
-        _, seconds = timed(lambda p=parameters, n=rows: [tower(p, part)[0] for part in goals.split(n)], 3)
-        print(f"tower by torch, {kind}, {rows} rows at once: {seconds / num * 1e9:.2f} ns", flush=True)
+    best = (1.0, FORMS["float64"])
+    parameters = build_tower_parameters(policy, "float64", device)
+    out = torch.empty((num, parameters[0].shape[1]), dtype=torch.float64, device=device)
+    for form in (
+        Form(16, 16, 4),
+        Form(32, 16, 3),
+        Form(32, 32, 2),
+        Form(32, 16, 2, 16),
+        Form(64, 16, 2, 16),
+        Form(64, 16, 3, 16),
+    ):
+        FORMS["float64"] = form
+        try:
+            _, seconds = timed(partial(launch_tower, parameters, goals, out, "float64"), 2)
+        except Exception as error:
+            print(f"tower in float64, {form}: {type(error).__name__} {str(error)[:100]}", flush=True)
+            continue
+        print(f"tower in float64, {form}: {seconds / num * 1e9:.2f} ns", flush=True)
+        best = min(best, (seconds, form))
+    FORMS["float64"] = best[1]
+    print(f"taken: {best[1]}", flush=True)
 
 
 def profile(engine: Any, candidates: Any) -> None:
@@ -111,11 +121,12 @@ def profile(engine: Any, candidates: Any) -> None:
 
     for name in ("_resolve", "_scores", "_select", "_advance", "_take_level", "aggregate"):
         watch(searcher, name)
-    for name in ("number_goals", "tower", "add_exponentials"):
+    for name in ("add_exponentials",):
         watch(search_module, name)
     queries = torch.as_tensor(np.array(candidates.atom), device="cuda")
-    num_paths = num_children = num_levels = 0
+    num_paths = num_children = num_levels = num_distinct = 0
     for beams, level, _ in searcher.run(searcher.begin(queries), len(queries), counts_all=False):
+        num_distinct += len(search_module.number_goals(engine._tables, level.atoms)[0])
         num_paths, num_children, num_levels = (
             num_paths + len(beams.place),
             num_children + len(level.path),
@@ -124,7 +135,10 @@ def profile(engine: Any, candidates: Any) -> None:
     searcher.aggregate()
     for owner, name, function in restored:
         setattr(owner, name, function)
-    print(f"  {num_levels} levels, {num_paths:,} paths, {num_children:,} children;", end=" ")
+    print(
+        f"  {num_levels} levels, {num_paths:,} paths, {num_children:,} children, {num_distinct:,} distinct in their level;",
+        end=" ",
+    )
     print(", ".join(f"{name} {value:.3f} s" for name, value in seconds.items()), flush=True)
 
 
@@ -132,17 +146,15 @@ def main() -> None:
     """Check, then time, then print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", nargs="+", default=["family", "wn18rr"])
-    parser.add_argument("--sizes", nargs="+", default=["8:60", "64:8"], help="k:queries")
+    parser.add_argument("--sizes", nargs="+", default=["8:100", "64:40"], help="k:queries")
     parser.add_argument("--corruptions", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--no-towers", action="store_true")
     options = parser.parse_args()
     if not options.no_check:
-        check("countries", "shortest", Dialect(search="beam(8)"), 3)
         check("family", "two_tower", Dialect(search="beam(8)"), 2)
         check("wn18rr", "two_tower", Dialect(search="beam(8)", merge="max", aggregate="sum"), 2)
-        check("countries", "two_tower", Dialect(search="all(50)", merge="sum", aggregate="noisy_or"), 3)
     if not options.no_towers:
         time_towers("family")
     rows = []
@@ -154,7 +166,7 @@ def main() -> None:
         candidates = draw(run)
         num = len(candidates.query)
         greedy = {}
-        for precision in ("float32", "fp16"):
+        for precision in ("float32",):
             engine = build(run, Limits(), num, precision=precision)
             _, greedy[precision] = timed(partial(engine.evaluate, candidates), 3)
             print(f"{name} greedy {precision}: {num} candidates {greedy[precision] / num * 1e6:.2f} us", flush=True)
@@ -162,10 +174,10 @@ def main() -> None:
         limits = Limits(dialect=Dialect(search=f"beam({size})"))
         engine = build(run, limits, num)
         found, seconds = timed(partial(engine.evaluate, candidates), options.repeats)
-        ratios = [seconds / size / greedy[precision] for precision in ("float32", "fp16")]
+        ratios = [seconds / size / greedy[precision] for precision in ("float32",)]
         counts = np.bincount(found.results.outcome, minlength=4).tolist()
         peak = torch.cuda.max_memory_allocated() / 2**30
-        rows.append((name, num, size, greedy["float32"] / num, greedy["fp16"] / num, seconds / num, *ratios))
+        rows.append((name, num, size, greedy["float32"] / num, seconds / num, *ratios))
         print(
             f"{name} beam({size}): {seconds / num * 1e6:.2f} us, ratios {ratios}, {counts}, {peak:.1f} GiB", flush=True
         )
@@ -173,15 +185,9 @@ def main() -> None:
         del engine, found
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    print(
-        "| graph | candidates | k | greedy float32, us | greedy fp16, us | beam, us | beam / (k x float32) | / (k x fp16) |"
-    )
-    for name, num, size, first, second, beam, *ratios in rows:
-        print(
-            f"| {name} | {num} | {size} | {first * 1e6:.2f} | {second * 1e6:.2f} | {beam * 1e6:.2f}"
-            f" | {ratios[0]:.2f} | {ratios[1]:.2f} |",
-            flush=True,
-        )
+    print("| graph | candidates | k | greedy float32, us | beam, us | beam / (k x greedy) |")
+    for name, num, size, first, beam, ratio in rows:
+        print(f"| {name} | {num} | {size} | {first * 1e6:.2f} | {beam * 1e6:.2f} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

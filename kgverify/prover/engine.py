@@ -46,7 +46,7 @@ from kgverify.prover.tick.tick import (
     empty_pool,
     empty_work,
 )
-from kgverify.prover.tower.launch import with_precision
+from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score, with_precision
 from kgverify.prover.tower.portable import EXACT
 from kgverify.step.search import Path
 from kgverify.torch.host_copy import HostCopy, PendingCopy
@@ -158,6 +158,7 @@ class CompiledEngine:
         from kgverify.prover.search import GoalScores, Searcher
 
         decide: Decide = self._ticks.decide
+        parameters, score = self._parameters, self._setting.stages.score
         if self._mode == FUSED:
             from kgverify.prover.fused.ticks import FusedTicks
 
@@ -166,8 +167,10 @@ class CompiledEngine:
             if self._device.type == "cuda":
                 ticks.compile()
             decide = ticks.decide
-        scores = GoalScores(self._tables, self._parameters, self._setting.stages.score)
-        return Searcher(self.limits, self.layout, decide, scores)
+            if self._policy.name == "two_tower":
+                parameters = build_tower_parameters(self._policy, EXACT, self._device, is_rounded=True)
+                score = build_tower_score(EXACT)
+        return Searcher(self.limits, self.layout, decide, GoalScores(self._tables, parameters, score))
 
     @cached_property
     def _probe_parameters(self) -> Parameters:

@@ -3,6 +3,7 @@
 C children, that is, resolvents of the paths of a level; P paths; D goals visited by each; A atoms of a goal, padded.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -116,22 +117,22 @@ class GoalScores:
     """The scores of resolvents in float64. The tower of each goal is computed only once in a level."""
 
     def __init__(self, tables: Tables, parameters: Parameters, score: Score) -> None:
-        self._tables, self._parameters, self._score = tables, parameters, score
+        self.tables, self._parameters, self._score = tables, parameters, score
 
-    def __call__(self, goals: Tensor, atoms: Tensor, path: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of each resolvent, float64 [C], and a number that only equal resolvents share, int64 [C]."""
+    def __call__(self, goals: Tensor, atoms: Tensor, path: Tensor) -> Tensor:
+        """Return the score of each resolvent, int32 [C, A, 3], of the goal of its path, float64 [C]."""
         if self._score is not score_two_tower:
-            _, numbers = number_goals(self._tables, atoms)
-            return self._score(self._parameters, goals, atoms, path).double(), numbers
-        examples, numbers = number_goals(self._tables, torch.cat((goals, atoms)))
-        examples = torch.cat((goals, atoms))[examples]
-        features = torch.cat([tower(self._parameters, part) for part in torch.split(examples, MOST_ROWS)])
+            found: Tensor = self._score(self._parameters, goals, atoms, path).double()
+            return found
+        every = torch.cat((goals, atoms))
+        examples, numbers = number_goals(self.tables, every)
+        features = torch.cat([tower(self._parameters, part) for part in torch.split(every[examples], MOST_ROWS)])
         of_goal, numbers = numbers[: len(goals)][path], numbers[len(goals) :]
         scores = [
             (features[left] * features[right]).sum(1)
             for left, right in zip(torch.split(of_goal, MOST_ROWS), torch.split(numbers, MOST_ROWS), strict=True)
         ]
-        return torch.cat(scores) / features.shape[1] ** 0.5, numbers
+        return torch.cat(scores) / math.sqrt(features.shape[1])
 
 
 def number_goals(tables: Tables, atoms: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,19 +239,14 @@ class Searcher:
         index = torch.arange(len(path), device=path.device) - (num.cumsum(0) - num)[path]
         is_goal = (kind == GOAL)[path]
         atoms = rows[torch.where(is_goal, first[path] + index, 0)]
-        score, number = self._scores(beams.visited[:, -1], atoms, path)
-        score = torch.where(is_goal, score, 0.0)
+        score = torch.where(is_goal, self._scores(beams.visited[:, -1].contiguous(), atoms, path), 0.0)
         highest, total = add_exponentials(score, path, len(kind))
         log_probability = beams.log_probability[path] + (score - highest[path] - total[path])
         kept, place = self._select(beams.candidate[path], log_probability)
         log_probability = log_probability[kept]
         merged_into = torch.full_like(place, -1)
         if self._limits.dialect.merge != "none":
-            # Resolvents that are no goals have numbers of their own.
-            number = torch.where(is_goal, number, len(path) + torch.arange(len(path), device=path.device))[kept]
-            merged_into, log_probability = self._merge(
-                beams.candidate[path[kept]], number, place, log_probability, 2 * len(path)
-            )
+            merged_into, log_probability = self._merge(beams.candidate[path[kept]], atoms[kept], place, log_probability)
         outcome = torch.full_like(place, DEPTH_LIMIT if beams.visited.shape[1] >= self._limits.max_depth else OPEN)
         kind_of_kept = kind[path[kept]]
         outcome = torch.where(kind_of_kept == TRUE, PROVED, torch.where(kind_of_kept == FALSE, FAILED, outcome))
@@ -271,11 +267,12 @@ class Searcher:
             self._is_limited[candidate[~is_kept]] = True
         return order[is_kept], place[is_kept].int()
 
-    def _merge(
-        self, candidate: Tensor, number: Tensor, place: Tensor, log_probability: Tensor, most: int
-    ) -> tuple[Tensor, Tensor]:
+    def _merge(self, candidate: Tensor, atoms: Tensor, place: Tensor, log_probability: Tensor) -> tuple[Tensor, Tensor]:
         """Do `merge`: return the place into which each child is merged, or -1, and the log-probabilities."""
-        group = torch.unique(candidate * most + number, return_inverse=True)[1]
+        _, number = number_goals(self._scores.tables, atoms)
+        # Resolvents that are no goals have numbers of their own.
+        number = torch.where(atoms[:, 0, 0] != PAD, number, len(atoms) + torch.arange(len(atoms), device=atoms.device))
+        group = torch.unique(candidate * (2 * len(atoms)) + number, return_inverse=True)[1]
         own = torch.arange(len(group), device=group.device)
         leader = torch.full_like(own, len(own)).scatter_reduce_(0, group, own, "amin")[group]
         highest, total = add_exponentials(log_probability, group, len(group))
