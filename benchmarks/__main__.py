@@ -38,6 +38,7 @@ BENCHMARKS: Final = {
     "watch": ("watch", "the slow-down of an engine that is watched"),
     "record-environment": ("record_environment", "the slow-down of a training loop whose environment is recorded"),
     "environments": ("environments.measure", "planted faults in environments and updates, and pairs of right ones"),
+    "searches": ("searches.measure", "planted faults in searches with several paths, and right ones"),
     "hunt": ("fuzzing", "generated problems up to the first that shows a planted fault, or on which a law fails"),
 }
 """The module and one line of help of each benchmark, whose function is `run_NAME`."""

@@ -22,7 +22,7 @@ from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.graphs.load import load_graph
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
@@ -483,7 +483,9 @@ def run_conditions(words: list[str]) -> int:
     tasks: dict[str, list[Task]] = {
         "further": [(f"further {fault.name}", try_further, (i,)) for i, fault in enumerate(FURTHER_FAULTS)],
         "alone": [(f"alone {i}", try_alone, (i,)) for i in range(given.alone)],
-        "catalogue": [(f"catalogue {name}", try_catalogued, (name,)) for name in CATALOGUE],
+        "catalogue": [
+            (f"catalogue {name}", try_catalogued, (name,)) for name, fault in CATALOGUE.items() if fault.dialect == OURS
+        ],
     }
     scores: dict[str, list[Score]] = {key: [] for key in PARTS}
     for key in given.only or PARTS:

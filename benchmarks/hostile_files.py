@@ -115,7 +115,7 @@ TRACE = (
     "trace convert {} converted.h5",
     "trace export {} --to exported.jsonl",
     "trace join {} -o joined",
-    "trace join archive.h5 --like {} -o joined",
+    "trace join archive.h5 {} -o joined",
 )
 RUN = ("show run --divergence 1", "report run --html -", "shrink run --calls 1 --seconds 1 -o out.kg")
 RECORD = f"record --engine reference {GRAPH} -o out.h5"

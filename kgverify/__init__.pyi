@@ -24,6 +24,7 @@ from kgverify.comparison.result import Verdict as Verdict
 from kgverify.conformance import check_engine as check_engine
 from kgverify.engines.adapters.encoding import Encoding as Encoding
 from kgverify.engines.adapters.outcome import OutcomeEngine as OutcomeEngine
+from kgverify.engines.adapters.searching import SearchEngine as SearchEngine
 from kgverify.engines.adapters.staged import StagedEngine as StagedEngine
 from kgverify.engines.adapters.staged import engine_of as engine_of
 from kgverify.engines.adapters.stepwise import StepwiseEngine as StepwiseEngine
@@ -87,6 +88,9 @@ from kgverify.laws.replay import Replay as Replay
 from kgverify.program.atoms import NamedAtom as NamedAtom
 from kgverify.program.limits import DeclaredLimits as DeclaredLimits
 from kgverify.program.limits import Dialect as Dialect
+from kgverify.program.outcomes import GoalKind as GoalKind
+from kgverify.program.outcomes import Origin as Origin
+from kgverify.program.outcomes import Outcome as Outcome
 from kgverify.program.outcomes import Side as Side
 from kgverify.program.program import NamedRule as NamedRule
 from kgverify.program.program import Program as Program
@@ -107,6 +111,10 @@ from kgverify.runs.job import Source as Source
 from kgverify.runs.run import Run as Run
 from kgverify.step.plain_step import Resolvent as Resolvent
 from kgverify.step.plain_step import Taken as Taken
+from kgverify.step.search import Ended as Ended
+from kgverify.step.search import Kept as Kept
+from kgverify.step.search import Level as Level
+from kgverify.step.search import Path as Path
 from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
 from kgverify.testing.campaigns.result import Tally as Tally
 from kgverify.testing.campaigns.result import Tried as Tried
@@ -114,12 +122,12 @@ from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
 from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
 from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
-from kgverify.trace.files.manifest import Part as Part
 from kgverify.trace.model.columns import Candidates as Candidates
 from kgverify.trace.model.columns import CandidateSet as CandidateSet
 from kgverify.trace.model.columns import Columns as Columns
 from kgverify.trace.model.columns import Rankings as Rankings
 from kgverify.trace.model.header import Header as Header
+from kgverify.trace.model.header import Part as Part
 from kgverify.trace.model.header import PolicyInfo as PolicyInfo
 from kgverify.trace.model.header import RunInfo as RunInfo
 from kgverify.trace.model.schema import Column as Column

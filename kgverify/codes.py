@@ -41,6 +41,9 @@ class Code(StrEnum):
     HANG = "KG122"
     DEATH = "KG123"
     LAW = "KG124"
+    LOST = "KG125"
+    DOUBLED = "KG126"
+    WRONG_RANK = "KG127"
 
     NOTHING_COMPARED = "KG201"
     TOO_LITTLE_EXERCISED = "KG202"

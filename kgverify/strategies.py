@@ -15,7 +15,7 @@ from kgverify.engines.policy import POLICY_NAMES
 from kgverify.errors import UserError, find_missing_dependency
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Limits
+from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Limits, Search
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.testing.problems.decode import (
@@ -209,14 +209,26 @@ def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[Ca
 
 @cache
 def dialects() -> SearchStrategy[Dialect]:
-    """Draw dialects with any value of each switch, and most filters in any order. They shrink to the default dialect."""
+    """Draw dialects with any value of each switch, small searches, and most filters in any order.
+
+    They shrink to the default dialect.
+    """
     drawn: dict[str, SearchStrategy[Any]] = {
         name: st.sampled_from(sorted(values, key=lambda value: value != getattr(OURS, name)))
         for name, values in VALUES.items()
     }
     any_filters = st.lists(st.sampled_from(FILTERS), unique=True, max_size=len(FILTERS)).map(tuple)
     drawn["filters"] = st.just(OURS.filters) | st.permutations(OURS.filters).map(tuple) | any_filters
-    return st.fixed_dictionaries(drawn).map(lambda switches: Dialect(**switches))
+    few, aggregate = st.integers(1, 4), st.sampled_from(("max", "sum", "noisy_or"))
+    samples = _call(Search, st.just("sample"), few, st.integers(0, 3))
+    others = _call(Search, st.sampled_from(("beam", "all")), few | st.integers(1, 20))
+    merge = st.sampled_from(("none", "max", "sum"))
+    searches: SearchStrategy[dict[str, str]] = st.one_of(
+        st.just({}),
+        st.fixed_dictionaries({"search": samples.map(str), "aggregate": aggregate}),
+        st.fixed_dictionaries({"search": others.map(str), "aggregate": aggregate, "merge": merge}),
+    )
+    return st.tuples(st.fixed_dictionaries(drawn), searches).map(lambda pair: Dialect(**pair[0], **pair[1]))
 
 
 @lru_cache(maxsize=256)
@@ -259,7 +271,7 @@ def problems(draw: DrawFn, policies: Sequence[str] = POLICY_NAMES, dialect: Dial
     if dialect != OURS:
         problem = put_in_dialect(problem, dialect)
         if draw(st.booleans()):
-            problem = add_switch(problem, draw(st.integers(0, len(SHAPES) - 1)), draw(st.integers(0, 255)))
+            problem = add_switch(problem, draw(st.integers(0, 2 * len(SHAPES) - 1)), draw(st.integers(0, 2**32 - 1)))
     return problem if problem.policy.name in policies else replace(problem, policy=PolicySpec(policies[0]))
 
 

@@ -90,7 +90,7 @@ def record_job(
             where="scheduler",
             fix="leave it out, or choose another level",
         )
-    run = job.make_run()
+    run = replace(job.make_run(), part=options.part)
     where = "reference" if options.as_reference else "engine"
     if is_own_reference and options.scheduler is not None:
         engine = replace(engine if isinstance(engine, Reference) else Reference(), scheduler=options.scheduler)

@@ -21,7 +21,7 @@ from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, check_known
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import OURS, SEARCHES, DeclaredLimits, Limits, read_dialect
+from kgverify.program.limits import OURS, SEARCHES, DeclaredLimits, Dialect, Limits, read_dialect
 from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import MOST
@@ -70,6 +70,13 @@ _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents
 }
 KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED}
 """The keys of each option that takes pairs."""
+
+
+def parse_dialect(text: str) -> Dialect:
+    """Return the dialect of a TOML file, or the one with the search of `search=beam(4),merge=sum`. UserError for another text."""
+    if "=" not in text:
+        return read_dialect(Path(text))
+    return Dialect(**parse_pairs([text], dict.fromkeys(SEARCHES, str), "dialect"))
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
@@ -370,7 +377,7 @@ def print_catalogue() -> None:
     composed_table = Table("name", "faults", "breaks", "seen in", title=f"{len(composites)} composites")
     composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in composites]
     make_result_console().print(FittedTable(table, rows), FittedTable(composed_table, composed_rows))
-    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
+    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs", "dialect"
     listed = [{name: getattr(fault, name) for name in shown} | {"carried_by": carriers} for fault, carriers in faults]
     of_composites = "name", "parts", "breaks", "seen_in"
     composed = [{name: getattr(each, name) for name in of_composites} for each in composites]

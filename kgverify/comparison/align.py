@@ -95,7 +95,7 @@ def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alig
         are_equal(expected.take(rows), actual.take(rows)) for rows in np.split(every, range(ROWS, num, ROWS))
     ):
         return Alignment(every, every, none, none)
-    tables = [_columns(side.take(np.arange(side.num_candidates))) for side in (expected, actual)]
+    tables = [identify(side.take(np.arange(side.num_candidates))) for side in (expected, actual)]
     keys = number_rows(*tables)
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
@@ -117,7 +117,8 @@ Table = tuple[NDArray[np.integer], ...]
 """Columns of numbers, [N] each."""
 
 
-def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
+def identify(candidates: Sequence[NDArray[Any]]) -> Table:
+    """Return the columns that identify candidates, [N] each."""
     return tuple(part for each in candidates for part in each.reshape(len(each), prod(each.shape[1:])).T)
 
 
@@ -174,7 +175,7 @@ def _judge_draws(
     facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
     draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
     known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
-    seen = _find_common(_columns(extra), _columns(paired))
+    seen = _find_common(identify(extra), identify(paired))
     # Candidates that no other query has come from the draw, and then so do the others that are extra.
     is_redrawn = any(tuple(atom) not in known for atom in extra.atom.tolist())
     engine = pair.actual.header.engine

@@ -71,11 +71,15 @@ class BeamComparer(BlockComparer):
     def _collect(self, *arguments: Any) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
         divergences, near_ties, is_compared = super()._collect(*arguments)
         # Of the mistakes that give what was kept in a level, one that does so in the most levels is named.
+        kinds: dict[str, DifferenceClass] = {}
         counts = Counter(id(mistake) for fitting in self._fitting.values() for mistake in fitting)
         for i, each in enumerate(divergences):
             if fitting := self._fitting.get(each.candidate):
                 best = max(fitting, key=lambda mistake: counts[id(mistake)])
-                divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, evidence=best.words)
+                before, _, _ = each.evidence.partition(": ")
+                kind = kinds.setdefault(best.words, each.kind)
+                evidence = f"{before}: {best.words}"
+                divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, kind=kind, evidence=evidence)
         return divergences, near_ties, is_compared
 
     @cached_property
@@ -120,7 +124,7 @@ class BeamComparer(BlockComparer):
             found = self._compare_path(candidate, number, *own) or super()._compare_step(candidate, *own)
             if found is not None:
                 return self._blame_selection(found, number)
-        taken = [Taken([_as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
+        taken = [Taken([as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
         beam = [self._path(row) for row, _ in pairs]
         if self.lockstep:
             number = max(int(self.pair.expected.columns.steps.depth[row]) for row, _ in pairs)
@@ -215,7 +219,9 @@ class BeamComparer(BlockComparer):
         difference = Difference(stage, field, texts[0], texts[1])
         found = self._find(candidate, row, difference, self._view(0, row))
         kind = self._class(expected, actual, has_other_sums=bool(places.any()))
-        return msgspec.structs.replace(found, kind=kind, evidence=words, confidence=confidence)
+        return msgspec.structs.replace(
+            found, kind=kind, evidence=f"in level {level.number}: {words}", confidence=confidence
+        )
 
     def _kept(self, level: _LevelPair, side: int) -> _Kept:
         trace, reader = (self.pair.expected, self.pair.actual)[side], self.readers[side]
@@ -399,7 +405,8 @@ class BeamComparer(BlockComparer):
         return Stage.AGGREGATE if is_of_all and self._known("child_log_probability") else stage, texts, severity
 
 
-def _as_resolvent(view: ResolventView) -> Resolvent:
+def as_resolvent(view: ResolventView) -> Resolvent:
+    """Return a resolvent as the plain step has it."""
     return Resolvent(plain(view.atoms), Origin(view.origin_kind), view.origin, GoalKind(view.kind), view.score)
 
 
@@ -412,11 +419,14 @@ def _has_own_places(child: NDArray[np.int64], num: int) -> bool:
 
 def _ignored_gap(child: NDArray[np.int64], sums: NDArray[np.float64]) -> float:
     """Return by how much, at most, a child is below another one that comes after it or is not kept."""
-    placed = np.flatnonzero(child >= 0)
-    placed = placed[np.argsort(child[placed])]
+    places, kept = child.copy(), np.flatnonzero(child != -1)
+    # Merged children had the places that are free, the best of them the first.
+    merged = np.flatnonzero(child < -1)
+    places[merged[np.argsort(-sums[merged], kind="stable")]] = np.setdiff1d(np.arange(len(kept)), child[child >= 0])
+    placed = kept[np.argsort(places[kept])]
     behind = [float(later - sums[i]) for i, later in zip(placed, _highest_after(sums[placed]), strict=True)]
-    left, kept = sums[child == -1], sums[child != -1]
-    edge = [float(left.max() - kept.min())] if len(left) and len(kept) else []
+    left = sums[child == -1]
+    edge = [float(left.max() - sums[kept].min())] if len(left) and len(kept) else []
     return max([0.0, *behind, *edge])
 
 

@@ -208,7 +208,8 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
     """
     schema, score_tolerance = expected.schema, judged.score_tolerance
     lacking = judged.not_compared
-    compared = [each for each in schema.compared if each.name not in lacking and (lacking or not each.is_digested)]
+    present = [each for each in schema.compared if not each.of_search or each.name in expected.fields]
+    compared = [each for each in present if each.name not in lacking and (lacking or not each.is_digested)]
     sides = (expected.columns, pairs.expected), (actual.columns, pairs.actual)
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
     for each in compared:

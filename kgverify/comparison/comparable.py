@@ -46,7 +46,7 @@ from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
     from kgverify.comparison.stored_columns import FileSource
-    from kgverify.trace.read.trace_file import TraceFile
+    from kgverify.trace.read.trace_file import Member, TraceFile
 
 
 VERIFIED_STEPS: Final = 1 << 14
@@ -68,6 +68,7 @@ class MemorySource:
         self.schema = trace.schema
         rows = trace.schema.count_rows(trace.columns)
         self.num_candidates, self.num_steps = rows["candidates"], rows["steps"]
+        self.members: Sequence[Member] = ()
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
         """Return the trace without its steps, and without its candidates unless they are wanted."""

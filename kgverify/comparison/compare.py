@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from kgverify.comparison.inference.infer import ProgramInference
     from kgverify.comparison.inference.step_difference import StepDifference
     from kgverify.comparison.listed import Listed
+    from kgverify.comparison.shards import Shards
 
 KEPT: Final = 10_000
 """The most divergences, and the most near-ties, that a comparison of recorded traces lists; further ones are only counted."""
@@ -198,16 +199,21 @@ class Comparer:
         self.guesses: dict[tuple[int, int], Sequence[StepDifference]] = {}
         self.benign = BenignCount()
         self._alignment: Alignment | None = None
-        faults = [fault for source in self.sources for fault in source.faults]
+        self._shards = self._find_shards()
+        faults = self._shards.faults if self._shards else [fault for each in self.sources for fault in each.faults]
         num_pairs, blocks = self._find_suspects()
         self.is_in_order = self._alignment is None
-        if self._alignment is not None and not faults:
-            self._judge_unpaired(self._alignment)
+        if self._alignment is not None:
+            self._judge_unpaired(self._alignment, has_faults=bool(faults))
+        for each in self._shards.find() if self._shards else ():
+            self._found.add_unpaired(each)
         for rows, others in blocks:
             self._compare_block(rows, others)
             for source in self.sources:
                 source.trace.release()
         listed = self._explain(found.explained) if self._options.explains else found.listed()
+        if self._shards:
+            listed, self.findings = self._shards.name_ranks(listed, self.findings)
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
         coverage = Coverage(
@@ -228,7 +234,7 @@ class Comparer:
             level=highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None),
             reasons=tuple(reasons),
             equality=self._pair.equality(),
-            notes=tuple(self._list_notes(len(listed))),
+            notes=(*self._list_notes(len(listed)), *(self._shards.describe(listed) if self._shards else ())),
             modulo=order_kinds(self.modulo),
             benign=self.benign.listed(),
             rounding=self._describe_rounding() if self.has_scores else None,
@@ -243,7 +249,7 @@ class Comparer:
         """Return why the verdict is INCONCLUSIVE; nothing if the comparison is conclusive."""
         reasons = [
             *(() if self._options.equality.allow_dialects else self._dialects),
-            *(Code.INCOMPLETE.mark(f"a shard is not there: {fault}") for fault in faults),
+            *(Code.INCOMPLETE.mark(f"a part is not there: {fault}") for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(self._found.num_by_digest, self._found.num_open),
         ]
@@ -423,15 +429,28 @@ class Comparer:
             return convert
         return lambda atoms: rename_candidates(atoms if convert is None else convert(atoms))
 
-    def _judge_unpaired(self, alignment: Alignment) -> None:
-        """Judge the candidates that only one trace has; beyond the number of divergences to list, only count them."""
+    def _find_shards(self) -> "Shards | None":
+        if not any(source.members for source in self.recorded):
+            return None
+        from kgverify.comparison.shards import Shards
+
+        return Shards(self.recorded, self._candidates(), self._pair)
+
+    def _judge_unpaired(self, alignment: Alignment, *, has_faults: bool) -> None:
+        """Judge the candidates that only one trace has; beyond the number of divergences to list, only count them.
+
+        has_faults: whether parts are missing, so that only candidates that processes doubled are divergences
+        """
         most = self._options.kept
         kept = alignment._replace(missing=alignment.missing[:most], extra=alignment.extra[:most])
-        self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
+        if not has_faults:
+            self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
         divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            self._found.add_unpaired(each, draw)
+            told = self._shards.explain(each) if self._shards else None
+            if told or not has_faults:
+                self._found.add_unpaired(told or each, draw)
 
     def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
@@ -565,7 +584,7 @@ class _Found:
 
             self.explained += explain_block(cast(BlockComparer, block), kept, rows)
 
-    def add_unpaired(self, divergence: Divergence, draw: str) -> None:
+    def add_unpaired(self, divergence: Divergence, draw: str = "") -> None:
         """Add a candidate that only one trace has, with the evidence that its query drew other candidates."""
         self.num += 1
         self.levels.add(divergence.level)

@@ -121,6 +121,14 @@ def _merge_otherwise(dialect: Dialect, kept: Sequence[Kept], taken: Mapping[int,
     ]
 
 
+def _close_up(dialect: Dialect, kept: Sequence[Kept], taken: Mapping[int, Taken]) -> list[Kept]:
+    merged = merge(dialect, kept, taken)
+    places = {each.place: i for i, each in enumerate(child for child in merged if child.merged_into < 0)}
+    return [
+        each._replace(place=places.get(each.place, -1), merged_into=places.get(each.merged_into, -1)) for each in merged
+    ]
+
+
 MISTAKES: Final = (
     Mistake(
         Stage.EXPAND,
@@ -250,6 +258,11 @@ MISTAKES: Final = (
         Stage.TOP_K,
         "the seed is left out",
         _drawing(lambda draw, place, every: (draw._replace(search=draw.search._replace(seed=0)), place)),
+    ),
+    Mistake(
+        Stage.MERGE,
+        "the places of merged paths are closed up",
+        ALL_SOUND._replace(merge=_close_up),
     ),
     Mistake(
         Stage.MERGE,

@@ -45,8 +45,8 @@ class Level(StrEnum):
     """The level that a difference reaches, mildest first.
 
     bits: numbers differ within the tolerance; tolerance: numbers differ by more; order: the same resolvents in a different
-    order, or made by different clauses; renaming: different goals, resolvents or counts, but the same choice; choice: a
-    different choice; outcome, rank, metric: a different outcome, rank or metric.
+    order, or made by different clauses, or by another process; renaming: different goals, resolvents or counts, but the same
+    choice; choice: a different choice; outcome, rank, metric: a different outcome, rank or metric.
     """
 
     BITS = "bits"
@@ -83,6 +83,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     is_assumed:  whether its stage and class were neither replayed nor inferred, but taken from similar divergences
     later_steps: steps of the candidate after this one, which were not compared
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
+    rank:        the process that computed it, or should have, if several recorded the traces; -1 if unknown
     cause:       index of its `Cause`; -1 before causes were formed
     other_cause: index of a second cause that shows in the same step; -1 without a second cause
     """
@@ -104,6 +105,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     kind: DifferenceClass = DifferenceClass.UNCLASSIFIED
     evidence: str = ""
     confidence: float = 0.0
+    rank: int = -1
     cause: int = -1
     other_cause: int = -1
 

@@ -13,7 +13,7 @@ from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import Columns, starts_of
-from kgverify.trace.model.paths import find_parents
+from kgverify.trace.model.paths import find_made, find_parents
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 
@@ -120,16 +120,28 @@ class StepReader:
         return tuple(map(tuple, self.columns.steps.goal_atoms[starts[row] : starts[row + 1]].tolist()))  # type: ignore[arg-type]
 
     def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
-        """Return the steps of a derivation before a step: in a search, those of the path."""
-        row, rows = int(self._parents[self.first_step[candidate] + step]), []
-        while row >= 0:
-            rows.append(row)
-            row = int(self._parents[row])
-        return tuple(map(self.read, reversed(rows)))
+        """Return the steps of a derivation before a step: in a search, those of its path."""
+        return tuple(view for _, view in self.read_path(candidate, step))
+
+    def read_path(self, candidate: int, step: int) -> list[tuple[int, StepView]]:
+        """Return the steps before a step of a derivation, or of a path, with their numbers; each chooses the next goal."""
+        first, path = self.first_step[candidate], []
+        row = first + step
+        if row == self.first_step[candidate + 1]:
+            return [(i, self.read(first + i)) for i in range(step)]
+        while (parent := int(self._parents[row])) >= 0:
+            choice = int(self._made[row]) - self.first_resolvent(parent)
+            path.append((parent - first, self.read(parent)._replace(choice=choice if self._made[row] >= 0 else -1)))
+            row = parent
+        return path[::-1]
 
     @cached_property
     def _parents(self) -> NDArray[np.int64]:
         return find_parents(self.columns)
+
+    @cached_property
+    def _made(self) -> NDArray[np.int64]:
+        return find_made(self.columns)
 
     def read(self, row: int) -> StepView:
         """Return the step in a row of the step columns."""

@@ -37,6 +37,7 @@ class FileSource:
     """A trace that stays on disk, read block by block.
 
     header, fields, schema: as in `Trace`
+    members:        the traces of processes, as in `TraceFile`
     faults:         descriptions of shards that are missing or doubled
     is_verified:    whether every value and digest was verified
     block_steps:    the steps to read at a time
@@ -46,7 +47,7 @@ class FileSource:
         self.trace = trace = opened if isinstance(opened, TraceFile) else TraceFile(opened, tolerates_shards=True)
         self.header, self.fields, self.schema, self.faults = trace.header, trace.fields, trace.schema, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
-        self.is_verified, self.block_steps = False, DataFile.block_steps
+        self.is_verified, self.block_steps, self.members = False, DataFile.block_steps, trace.members
 
     @property
     def rankings(self) -> Rankings | None:

@@ -16,15 +16,16 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import level_of_step, locate_difference, starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level, count_candidates
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_be_one, split, transfer
 from kgverify.conditions.experiment import Engines, Tried
-from kgverify.conditions.features import Feature
+from kgverify.conditions.features import Feature, read_mistakes
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
 from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, canonical, thin
+from kgverify.conditions.levels import LevelReader
 from kgverify.conditions.sentence import show
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.program.outcomes import SEARCH_STAGES, STEP_STAGES, Stage
 from kgverify.trace.model.schema import has_goals
 
 FindSplits: TypeAlias = Callable[[], Mapping[str, NDArray[np.int32]] | None]
@@ -42,7 +43,7 @@ MOST_STEPS: Final = 2_000
 MOST_CHANCE_ALIKE: Final = 0.05
 """The largest chance that the condition of another cause explains a lost or false proof by coincidence."""
 
-_OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
+_OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH, Stage.AGGREGATE)
 
 _ORDER: Final[dict[str, int]] = {stage.value: i for i, stage in enumerate(STEP_STAGES)}
 
@@ -94,7 +95,8 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), tuple(own))
+        further = (*own, *read_mistakes({divergences[i].evidence for i in reader.members[number]}))
+        return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), further)
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
 
@@ -162,7 +164,7 @@ def _join_same_faults(
     another one, if the condition of both is simpler than theirs; and two causes of one certain condition. Return the numbers
     of the causes that are left, each at the place of its first part.
     """
-    places = {i: i for i in range(reader.num_causes)}
+    places = {i: i for i in reader.members if i >= 0}
     for number, other in permutations(sorted(tested, key=lambda i: (not reader.is_of_proof(i), i)), 2):
         own, named = tested[number], tested[other]
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
@@ -188,14 +190,16 @@ def _join_same_faults(
         reader.assign({number: [], other: sorted([*apart[number], *apart[other]])})
         again = seek(other)
         joined: Tested | None = None
+        # The class of a wrong level depends on its children. No experiment tests a condition of levels.
+        of_levels = again is not None and again.cases.unit is Unit.LEVEL
         moved = transfer(again, named.found) if again is not None and is_of_proof else None
         if moved is not None:
             joined = named._replace(found=moved)
-        elif again is not None and again.is_exact and reader.is_in_all_steps(other, again):
+        elif again is not None and again.is_exact and (of_levels or reader.is_in_all_steps(other, again)):
             costs = [each.found.condition.cost for each in (own, named) if each.found.condition.tests]
-            if is_same or (again.condition.cost < min(costs, default=inf) and not is_of_proof):
+            if is_same or (again.condition.cost < min(costs, default=inf) + of_levels and not is_of_proof):
                 joined = test(other, again)
-        if joined is None or not (moved is not None or _is_certain(joined)):
+        if joined is None or not (moved is not None or _is_certain(joined) or of_levels):
             reader.assign(apart)
             continue
         tested[other] = joined
@@ -259,13 +263,15 @@ class _Reader:
         self.members = defaultdict[int, list[int]](list)
         # The steps in which each candidate goes wrong, and those that may have handed on a wrong goal.
         self._wrong = defaultdict[int, list[int]](list)
-        self._handed = set[tuple[int, int]]()
+        self._handed = defaultdict[int, set[int]](set)
         for i, each in enumerate(divergences):
             self.members[each.cause].append(i)
             if each.expected != NO_CANDIDATE:
                 self._wrong[each.candidate].append(each.step)
                 if starts_wrong(each):
-                    self._handed.add((each.candidate, each.step - 1))
+                    self._handed[each.candidate].add(each.step)
+        for tie in comparer.comparison.near_ties:
+            self._wrong[tie.candidate].append(tie.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
@@ -280,11 +286,6 @@ class _Reader:
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
         self._is_sample = False
-
-    @property
-    def num_causes(self) -> int:
-        """The number of causes that were found at first."""
-        return len(self._causes)
 
     def is_of_proof(self, number: int) -> bool:
         """Return whether a cause says no more than that a proof is lost or false."""
@@ -351,7 +352,7 @@ class _Reader:
         """Yield the instances of a cause, the smallest unit first."""
         cause, members = self._causes[number], self.members[number]
         in_steps = any(self._divergences[i].step >= 0 for i in members)
-        if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
+        if cause.stage in (Stage.RECYCLE, Stage.CORRUPT, Stage.AGGREGATE) or not in_steps:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
@@ -370,8 +371,8 @@ class _Reader:
     def test(self, number: int, engines: Engines, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
         cause, unit = self._causes[number], found.cases.unit
-        if cause.stage == Stage.CORRUPT:
-            return "it is one of the draw of candidates"
+        if cause.stage in (Stage.CORRUPT, *SEARCH_STAGES):
+            return f"it is one of {'the draw of candidates' if cause.stage == Stage.CORRUPT else 'whole searches'}"
         if unit is Unit.CANDIDATE:
             own = {*self.members[number]}
             hidden = {each.candidate for i, each in enumerate(self._divergences) if i not in own}
@@ -405,7 +406,7 @@ class _Reader:
         """Return the steps of a cause, for a bounded number of divergences."""
         if number not in self._steps:
             members = [i for i in self.members[number] if self._divergences[i].step >= 0]
-            is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
+            is_of_step = self._causes[number].stage in (*STEP_STAGES, *SEARCH_STAGES[:-1], Stage.RECYCLE)
             stage = self._causes[number].stage
             read = self._read_differing(thin(members, MOST_CANDIDATES), stage, follows=stage == Stage.SCORE)
             self._steps[number] = list(read) if is_of_step else []
@@ -421,6 +422,11 @@ class _Reader:
         wrong = sorted({each.candidate for each in found if each.candidate < self._num_candidates})
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
+        if cause.stage == Stage.AGGREGATE:
+            instances.sort(key=lambda each: each.candidate.row)
+            reader, _ = self._read(np.array([each.candidate.row for each in instances]))
+            for i, each in enumerate(instances):
+                each.step = self._see(reader, (i, each.candidate.row), max(0, each.candidate.num_steps - 1))
         is_sample = len(right) < self._num_paired - len(self._wrong)
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances), is_sample=is_sample)
 
@@ -471,10 +477,10 @@ class _Reader:
             actual_rows=self._actual_rows,
         )
 
-    def _read(self, rows: NDArray[np.int64]) -> tuple[StepReader, StepReader]:
+    def _read(self, rows: NDArray[np.int64]) -> tuple[LevelReader, LevelReader]:
         """Return readers of the steps of some candidates on both sides."""
-        pair = self._comparer.pair_of(rows)
-        return StepReader(pair.expected.columns), StepReader(pair.actual.columns)
+        pair, dialect = self._comparer.pair_of(rows), self._run.limits.dialect if self._run.has_scores else None
+        return LevelReader(pair.expected.columns, dialect), LevelReader(pair.actual.columns, dialect)
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
@@ -492,14 +498,17 @@ class _Reader:
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
                 places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
-            places += [(i, n) for n in range(end) if n not in wrong and (row, n) not in self._handed]
+            handed = {parent for step in self._handed[row] for parent, _ in reader.read_path(i, step)[-1:]}
+            places += [(i, n) for n in range(end) if n not in wrong and n not in handed]
         self._is_sample = len(rows) < len(right) + len(started) or len(places) > MOST_STEPS
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
     def _follow(
-        self, reader: StepReader, other: StepReader, i: int, first: int
+        self, reader: LevelReader, other: LevelReader, i: int, first: int
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
+
+        In a search, they are those of the same level.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.
@@ -507,7 +516,7 @@ class _Reader:
         num = min(int(each.columns.candidates.num_steps[i]) for each in (reader, other))
         for number in range(first + 1, num):
             left, right = (each.read(each.first_step[i] + number) for each in (reader, other))
-            if left.goal != right.goal:
+            if left.goal != right.goal or reader.find_level(i, number) is not reader.find_level(i, first):
                 return
             difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
             yield number, right, None if difference is None else level_of_step(left, right, difference)
@@ -529,10 +538,16 @@ class _Reader:
             if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
                 continue
             if starts_wrong(each):
-                if each.step > 0 and each.stage == Stage.ADVANCE:
-                    yield self._see(reader, at, each.step - 1)
+                if (path := reader.read_path(at[0], each.step)) and each.stage == Stage.ADVANCE:
+                    yield self._see(reader, at, path[-1][0])
                 elif each.stage == Stage.RECYCLE:
                     yield self._see(reader, at, each.step)
+                continue
+            if stage in SEARCH_STAGES:
+                beam, start = reader.find_level(at[0], each.step), other.first_step[at[0]]
+                every = [] if beam is None else [self._see(reader, at, number) for number in beam.places]
+                others = [other.read(min(start + e.number, len(other.columns.steps.choice) - 1)).choice for e in every]
+                yield from [e for e, choice in zip(every, others, strict=True) if e.expected.choice != choice] or every
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:
@@ -546,7 +561,7 @@ class _Reader:
                     if level is Level.TOLERANCE:
                         yield self._see(reader, at, number, right)
 
-    def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
+    def _actual_of(self, divergence: Divergence, row: int, reader: LevelReader) -> StepView | None:
         """Return the actual step of a divergence, given the row of its candidate in `reader`; None if it is missing."""
         if self._replays.views is not None:
             views = self._replays.views.get((divergence.candidate, divergence.step))
@@ -556,7 +571,7 @@ class _Reader:
 
     def _see(
         self,
-        reader: StepReader,
+        reader: LevelReader,
         at: tuple[int, int],
         number: int,
         actual: StepView | None = None,
@@ -565,6 +580,6 @@ class _Reader:
         """Read a step of a candidate, given the candidate's rows in `reader` and in the whole trace."""
         first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
-        earlier = tuple(reader.goal_of(first + i) for i in range(number))
-        origins = self._comparer.program.at(expected.goal, candidate.atom)
-        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs)
+        earlier = tuple(view.goal for _, view in reader.read_path(at[0], number))
+        origins, level = self._comparer.program.at(expected.goal, candidate.atom), reader.find_level(at[0], number)
+        return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs, level)

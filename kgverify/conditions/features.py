@@ -7,6 +7,7 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 import math
 import tomllib
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
@@ -18,8 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.mistakes import MISTAKES
 from kgverify.comparison.step_view import content_of
 from kgverify.conditions.instances import Instance, Unit, Unknown, known
+from kgverify.conditions.levels import SeenChild
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -40,6 +43,7 @@ from kgverify.step.clauses import (
     resolve_unchained,
     resolve_unrenamed,
 )
+from kgverify.step.search import ALL_SOUND
 from kgverify.trace.model.columns import Columns, starts_of
 
 MOST_DECLARED: Final = 64
@@ -309,10 +313,7 @@ def _moves_the_last(i: Instance) -> bool:
 
 def _find_equal(i: Instance) -> list[Clause]:
     """Return the clauses that make the resolvent of an instance, in the order of the semantics. Unknown if none does."""
-    found = [clause for clause in i.seen.made if i.seen.kept[clause] == i.kept]
-    if not found:
-        raise Unknown
-    return found
+    return known([clause for clause in i.seen.made if i.seen.kept[clause] == i.kept] or None)
 
 
 def _is_renumbered(i: Instance) -> bool:
@@ -407,6 +408,29 @@ def _has_constant(atoms: Atoms, argument: int, constant: int) -> bool:
     return any(atom[argument] == constant for atom in atoms)
 
 
+# Levels of searches
+
+
+def _find_narrow(i: Instance) -> list[int]:
+    """Return the places of the paths with fewer children than another path, ascending."""
+    widths = Counter(child.parent for child in i.level.children)
+    return [place for place in i.level.places.values() if widths[place] < max(widths.values())]
+
+
+def _most(children: Sequence[SeenChild]) -> float:
+    return max((child.log_probability for child in children), default=-math.inf)
+
+
+def _count_children(row: Mapping[str, Any], i: Instance) -> Value:
+    """Return the largest number of children that are alike in some fields, and differ in others, or whether there are two."""
+    groups = defaultdict[object, set[object]](set)
+    for n, child in enumerate(i.level.pick(row["children"])):
+        alike, unlike = (tuple(getattr(child, name) for name in row.get(key, ())) for key in ("alike", "unlike"))
+        groups[alike].add(unlike or n)
+    num = max(map(len, groups.values()), default=0)
+    return num > 1 if row["scale"] == Scale.FLAG else num
+
+
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _position,
     "is the query": lambda i: tuple(i.head) == tuple(i.candidate.atom),
@@ -488,6 +512,26 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
+    "paths of the beam": lambda i: len(i.level.places),
+    "room in the beam": lambda i: i.level.draw.search.size - len(i.level.places),
+    "place in the beam": lambda i: i.level.places[i.seen.number],
+    "places after it": lambda i: i.level.draw.search.size - 1 - i.level.places[i.seen.number],
+    "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.places.values()),
+    "has gaps": lambda i: max(i.level.places.values()) >= len(i.level.places),
+    "fewer children than another path": lambda i: i.level.places[i.seen.number] in _find_narrow(i),
+    "child behind a narrower path": lambda i: any(
+        c.parent > n for c in i.level.pick("kept") for n in _find_narrow(i)[:1]
+    ),
+    "surplus": lambda i: len(i.level.children) - i.level.draw.search.size,
+    "children and ended": lambda i: (
+        len(i.level.pick("before ended")) + len(i.level.children) - i.level.draw.search.size
+    ),
+    "has a child of the last path": lambda i: max(i.level.places.values()) in [c.parent for c in i.level.pick("kept")],
+    "place of the last proof": lambda i: max((child.place for child in i.level.pick("kept proof")), default=-1),
+    "best of later path": lambda i: any(c.parent > min(i.level.places.values()) for c in i.level.pick("kept")[:1]),
+    "leaves gaps": lambda i: any(n != child.place for n, child in enumerate(i.level.pick("kept"))),
+    "later proof is best": lambda i: _most(i.level.pick("all kept proof")) > _most(i.level.pick("all kept proof")[:1]),
+    "an end is best": lambda i: _most(i.level.pick("all ended")) > _most(i.level.pick("all kept proof")) > -math.inf,
     "depth": lambda i: i.seen.expected.depth,
     "steps left to max_depth": lambda i: known(i.seen.run.limits.max_depth) - 1 - i.seen.expected.depth,
     "chooses TRUE": _chosen(GoalKind.TRUE),
@@ -604,7 +648,8 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     every = row.get("each", [None])
     for number in every:
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
-        value = numbered[name](number) if name in numbered else _VALUES.get(name) or attrgetter(row["value"])
+        named = numbered[name](number) if name in numbered else _VALUES.get(name)
+        value = named or (partial(_count_children, row) if "children" in row else attrgetter(row["value"]))
         yield Feature(
             name=words["name"],
             unit=row.get("unit", ""),
@@ -655,6 +700,14 @@ def _lift(feature: Feature) -> Feature:
         opposite=f"without resolvents {feature.phrase}",
         value=read,
     )
+
+
+def read_mistakes(evidence: set[str]) -> Iterator[Feature]:
+    """Return a feature of levels: whether they come out otherwise with the mistake in a search that is the only evidence."""
+    stages = next((each.stages for each in MISTAKES if {each.words} == evidence), ALL_SOUND)
+    (row,) = _read_table()["mistakes"]
+    value: _Numbered = {row["name"]: lambda _: lambda i: i.level.changes(known(i.seen.run.limits.dialect), stages)}
+    return _read({**row, "each": [] if stages is ALL_SOUND else [*evidence]}, value)
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:

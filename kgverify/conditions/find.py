@@ -119,11 +119,11 @@ def build_table(cases: Cases, features: Sequence[Feature], begun: Table | None =
         values,
         np.array([each.is_wrong for each in instances], np.bool_),
         _number([each.identity for each in instances]),
-        _number([None if each.step is None else each.step.goal for each in instances]),
+        _number([each.identity if each.unit is Unit.LEVEL else each.step and each.step.goal for each in instances]),
         # The same candidate in another run counts as another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
         _number([each.candidate.query for each in instances]),
-        _number([None if each.step is None else each.step.shape for each in instances]),
+        _number([each.identity if each.unit is Unit.LEVEL else each.step and each.step.shape for each in instances]),
     )
 
 

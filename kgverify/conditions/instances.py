@@ -15,10 +15,11 @@ from kgverify.comparison.inference.origins import Made, OriginInference, StepOri
 from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, plain
 from kgverify.conditions.batch import Candidate, Turn
+from kgverify.conditions.levels import Level
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
-from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
+from kgverify.program.outcomes import SEARCH_STAGES, DifferenceClass, GoalKind, Origin, Stage
 from kgverify.step.clauses import Atoms, Clause, number_variables, resolve
 
 Item = TypeVar("Item")
@@ -31,6 +32,7 @@ class Unit(StrEnum):
     RULE = "rule"
     RESOLVENT = "resolvent"
     STEP = "step"
+    LEVEL = "level"
     CANDIDATE = "candidate"
     RESET = "reset"
 
@@ -67,6 +69,7 @@ class SeenStep:
     origins: the inference of its clauses; None without a program
     earlier: the goals visited before
     outputs: both outputs of the stage at fault, if they are known
+    level:   its level; None without a search
     """
 
     run: Run
@@ -77,6 +80,7 @@ class SeenStep:
     origins: StepOrigins | None
     earlier: tuple[Goal, ...]
     outputs: tuple[Any, Any] | None = None
+    level: Level | None = None
 
     @cached_property
     def num_matches(self) -> Counter[int]:
@@ -231,9 +235,10 @@ class Changes(NamedTuple):
 
 @dataclass(eq=False)
 class Instance:
-    """A fact, rule, resolvent, step or candidate that went wrong, or did not.
+    """A fact, rule, resolvent, step, level or candidate that went wrong, or did not.
 
     identity: instances of the same identity count as one when chance is judged
+    step:     its step; the first one of a level, the last one of a search
     clause:   the clause of a fact, a rule or a resolvent
     """
 
@@ -253,7 +258,7 @@ class Instance:
     def groups(self) -> Mapping[str, Hashable]:
         """The groups to which it belongs: the words for instances of the same group, and the group."""
         clause = {"by one clause": self.clause} if self.unit in (Unit.RULE, Unit.RESOLVENT) else {}
-        atom = self.identity if self.step is None else self.step.goal[:1]
+        atom = self.identity if self.step is None or self.unit is Unit.LEVEL else self.step.goal[:1]
         return {**clause, "with one selected atom": atom, "of one query": self.candidate.query}
 
     @cached_property
@@ -265,6 +270,11 @@ class Instance:
     def seen(self) -> SeenStep:
         """Its step. Raises Unknown for a candidate."""
         return known(self.step)
+
+    @property
+    def level(self) -> Level:
+        """Its level; the last one of a candidate. Raises Unknown without a search."""
+        return known(self.seen.level)
 
     @cached_property
     def by(self) -> Clause:
@@ -403,6 +413,10 @@ class Fault(NamedTuple):
         elif self.stage is Stage.SCORE:
             scored = collect_labelled(Unit.RESOLVENT, map(self._label_scored, differing), _list_made(agreeing))
             yield scored._replace(wrong="scored wrongly", right="scored rightly")
+        if self.stage in SEARCH_STAGES:
+            touched = {step.level and step.level.draw for step in (*differing, *hidden)}
+            agreeing = [step for step in agreeing if (step.level and step.level.draw) not in touched]
+            yield _join(Unit.LEVEL, (*_of_levels(differing, True), *_of_levels(agreeing, False)))
         if self.kind in PROOF_CLASSES:
             is_lost = self.kind is DifferenceClass.PROOF_LOST
             agreeing = [each for each in agreeing if each.is_proved == is_lost]
@@ -505,6 +519,11 @@ def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
 
 def _of_step(step: SeenStep, is_wrong: bool = False) -> Instance:
     return Instance(Unit.STEP, is_wrong, (plain(step.expected.goal), step.number), step.candidate, step)
+
+
+def _of_levels(steps: Iterable[SeenStep], is_wrong: bool) -> Iterator[Instance]:
+    first = {step.level.draw: step for step in steps if step.level}
+    return (Instance(Unit.LEVEL, is_wrong, level, step.candidate, step) for level, step in first.items())
 
 
 def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool = False) -> Instance:

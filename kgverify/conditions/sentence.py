@@ -36,10 +36,10 @@ _OF_OWN_UNIT: Final = {
 _OF_TIES: Final = frozenset(("gap of the scores", "resolvents of the highest score"))
 """The features whose tests say that scores tie."""
 
-_COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
+_COUNTED: Final = re.compile(r"\{\} (?:\w+ )?(?:\w+s|children)\b")
 """A count of things in a phrase."""
 
-_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |more |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:\w+ )??\w+?)(?:(?<=ch)es|s|(?<=ild)ren)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:

@@ -29,6 +29,11 @@ class Search(NamedTuple):
     size: int = 1
     seed: int = 0
 
+    def __str__(self) -> str:
+        """Return the text that `parse_search` reads."""
+        numbers = {"greedy": "", "sample": f"({self.size}, {self.seed})"}
+        return self.kind + numbers.get(self.kind, f"({self.size})")
+
 
 _SEARCH: Final = re.compile(r"(greedy)|(?:(beam|all)\((\d{1,9})\)|(sample)\((\d{1,9}), *(\d{1,19})\))")
 

@@ -55,8 +55,8 @@ class Stage(StrEnum):
     """A stage of a run: the shared vocabulary of code, traces, reports and faults.
 
     `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, in which `EXPAND` to `AGGREGATE` belong to
-    searches with several paths, `RECYCLE` is the batch machinery
-    around the steps, `RANK` and `METRIC` come after.
+    searches with several paths, `RECYCLE` is the batch machinery around the steps, `SHARD` divides the candidates among
+    processes, `RANK` and `METRIC` come after.
 
     Example:
         >>> import kgverify as kv
@@ -83,6 +83,7 @@ class Stage(StrEnum):
     ADVANCE = "advance"
     FINISH = "finish"
     RECYCLE = "recycle"
+    SHARD = "shard"
     RANK = "rank"
     METRIC = "metric"
 
@@ -102,7 +103,8 @@ class DifferenceClass(StrEnum):
     the arithmetic's error; tie: a different argmax at equal scores; content: some difference, not known more exactly;
     limit: the limits dropped different resolvents; outcome, rank, metric: only this value differs; number: a score or a
     sum beyond its tolerance; proof_lost, false_proof: a proof on one side only; unsound: no clause of the program explains
-    a resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
+    a resolvent; malformed: a resolvent is not a goal; lost, doubled, wrong_rank: no process, several processes, or the
+    wrong one computed a candidate; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -124,6 +126,9 @@ class DifferenceClass(StrEnum):
     FALSE_PROOF = "false_proof"
     UNSOUND = "unsound"
     MALFORMED = "malformed"
+    LOST = "lost"
+    DOUBLED = "doubled"
+    WRONG_RANK = "wrong_rank"
     UNCLASSIFIED = "unclassified"
 
     @property

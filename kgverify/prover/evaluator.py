@@ -22,6 +22,7 @@ from kgverify.prover.native.library import find_library, why_not_available
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
+from kgverify.step.search import ALL_SOUND
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -139,7 +140,15 @@ class Evaluator:
         elif (plain := self._choose_plain(limits, policy, stages, carrier)) is not None:
             from kgverify.engines.plain.engine import PlainEngine
 
-            engine = PlainEngine(program, limits, policy, stages=stages or SOUND, reasons=plain, faults=names)
+            engine = PlainEngine(
+                program,
+                limits,
+                policy,
+                stages=stages or SOUND,
+                searching=ALL_SOUND if plant is None else plant.searching,
+                reasons=plain,
+                faults=names,
+            )
         else:
             from kgverify.prover.engine import CompiledEngine
 

@@ -27,6 +27,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.proof_tree import Tree, build_tree, read_bodies
 from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -205,6 +206,7 @@ class DerivationReader:
         self._agreed: dict[int, tuple[int, bool]] = {}
         self._lockstep = lockstep
         self.has_stepped = lockstep and stepped is not None
+        self.has_paths = has_paths(pair.expected.columns)
         if lockstep and stepped is not None:
             shared = Numbering(pair.expected, stepped).convert(1, stepped)
             columns = normalise(shared.columns, pair.modulo, pair.not_compared)
@@ -338,10 +340,8 @@ def read_before(
     if not 0 <= candidate < len(reader.first_step) - 1:
         return ()
     begin, end = reader.first_step[candidate : candidate + 2]
-    before = range(min(step, end - begin))[-NUM_BEFORE:]
-    return tuple(
-        describe_step(each, reader.read(begin + each), names, (candidate, each) not in divergent) for each in before
-    )
+    before = reader.read_path(candidate, min(step, end - begin))[-NUM_BEFORE:]
+    return tuple(describe_step(each, view, names, (candidate, each) not in divergent) for each, view in before)
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
@@ -542,6 +542,7 @@ class StageLine(NamedTuple):
 
 
 _WALK: Final = (INPUT, *STEP_STAGES)
+_OF_ONE_PATH: Final = (Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 
 
 def walk_stages(
@@ -581,6 +582,9 @@ def walk_stages(
             line = _judge(line, index, culprit, num_replayed, has_differed)
         has_differed |= line.mark is Mark.DIFFERS
         lines.append(line)
+    if reader.has_paths:
+        # The children that are kept take the place of a choice.
+        lines = [line for line in lines if line.stage not in _OF_ONE_PATH or line.stage in faults]
     if divergence is not None and not is_of_step:
         lines.append(_of_divergence(divergence))
     return tuple(lines)

@@ -59,7 +59,7 @@ SIDES: Final = ("both", "head", "tail")
 LEVEL_MEANINGS: Final = {
     Level.BITS: "numbers differ in bits, within the tolerance",
     Level.TOLERANCE: "numbers differ beyond the tolerance, and nothing else differs",
-    Level.ORDER: "resolvents differ in their order or their clauses, not in content",
+    Level.ORDER: "resolvents differ in their order or their clauses, or candidates in their process, not in content",
     Level.RENAMING: "goals, resolvents or counts differ, but the same resolvent is chosen",
     Level.CHOICE: "the difference changes the choice, not only the resolvents",
     Level.OUTCOME: "the difference changes the outcome of a candidate, not only its steps",

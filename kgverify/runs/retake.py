@@ -18,7 +18,6 @@ from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.runs.retake_levels import retake_levels
 from kgverify.trace.model.columns import (
-    KNOWLEDGE_GRAPH,
     CandidateSet,
     Columns,
     concatenate,
@@ -29,7 +28,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.consistency import compare_first_goals
 from kgverify.trace.model.digests import compute_digests, renumber
-from kgverify.trace.model.header import EngineInfo, unknown_columns
+from kgverify.trace.model.header import EngineInfo, known_columns
 from kgverify.trace.model.paths import count_depth, find_made, has_paths
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
@@ -144,7 +143,7 @@ def _as_trace(
         rankings=None,
         facts=facts,
         fact_lines=None,
-        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info, limits),
+        fields=known_columns(info, limits),
         source=f"{info.name}, {what} {recorded.source or 'the trace'}",
     )
 

@@ -36,7 +36,8 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
+from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, known_columns
+from kgverify.trace.model.header import Part as Share
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 from kgverify.version import __version__
@@ -53,6 +54,7 @@ class Run:
 
     num_queries:     the number of triples, from the beginning of the split; all if there are fewer
     num_corruptions: the number of corruptions for each query and side; -1 means all
+    part:            the part of this process, if several share the queries by their number mod the number of processes
     """
 
     graph: KnowledgeGraph
@@ -62,6 +64,7 @@ class Run:
     num_queries: int = 20
     num_corruptions: int = 50
     seed: int = 0
+    part: Share | None = None
 
     def __post_init__(self) -> None:
         if self.num_queries < 1:
@@ -85,8 +88,9 @@ class Run:
 
     @property
     def queries(self) -> range:
-        """The indices of the queries."""
-        return range(min(self.num_queries, len(self.triples)))
+        """The indices of the queries of this process."""
+        every = range(min(self.num_queries, len(self.triples)))
+        return every if self.part is None else every[self.part.rank :: self.part.world]
 
     @property
     def num_candidates(self) -> NDArray[np.int64]:
@@ -249,7 +253,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
             graph=run.graph.name,
             split=run.split,
             # The program of a trace or of a watched engine has no queries.
-            num_queries=len(run.queries) if run.graph.has_splits else 0,
+            num_queries=min(run.num_queries, len(run.triples)) if run.graph.has_splits else 0,
             num_corruptions=run.num_corruptions,
             seed=run.seed,
             rank_tolerance=RANK_TOLERANCE,
@@ -262,6 +266,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
         ),
         creator=f"kgverify {__version__}",
         level=level,
+        part=run.part,
     )
 
 
@@ -270,7 +275,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
     program = run.graph.program
     where = f"engine {engine.info.name}"
     check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine.info, run.limits)
+    fields = known_columns(engine.info, run.limits)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

@@ -59,9 +59,10 @@ class Child(NamedTuple):
 class Kept(NamedTuple):
     """A child that is kept.
 
-    parent, choice:  the place of the path, and the index among its resolvents
+    parent, choice:  the place of the path, and the index among its resolvents; -1 for a child that no path of the beam has
     merged_into:     the place of the path with the same goal that takes it in; -1 for none
-    goal:            the goal from which an engine goes on; None for the atoms of the resolvent
+    goal, kind:      the goal from which an engine goes on, and its kind unless the resolvent ends the path; None for the
+                     atoms of the resolvent
     """
 
     parent: int
@@ -70,6 +71,7 @@ class Kept(NamedTuple):
     log_probability: float
     merged_into: int = -1
     goal: Atoms | None = None
+    kind: GoalKind = GoalKind.GOAL
 
 
 class Level(NamedTuple):
@@ -112,8 +114,8 @@ def expand(beam: Sequence[Path], taken: Sequence[Taken]) -> list[Child]:
     children = []
     for path, each in zip(beam, taken, strict=True):
         scores = [resolvent.score for resolvent in each.resolvents]
-        most = max(scores)
-        total = math.log(math.fsum([math.exp(score - most) for score in scores]))
+        most = max(scores, default=0.0)
+        total = math.log(math.fsum([math.exp(score - most) for score in scores] or [1.0]))
         children += [
             Child(path.place, i, path.log_probability + (score - most - total)) for i, score in enumerate(scores)
         ]
@@ -275,15 +277,19 @@ def advance_paths(limits: Limits, level: int, beam: Sequence[Path], found: Level
     for child in found.kept:
         if child.merged_into >= 0:
             continue
-        path, taken = by_place[child.parent]
-        resolvent = taken.resolvents[child.choice]
+        # A child that no path has is a derivation of its own.
+        orphan = Path(-1, (), depth=level, choices=(-1, level, child.place))
+        path, taken = by_place.get(child.parent, (orphan, Taken(())))
+        goal, kind = child.goal or (), child.kind
+        if taken.resolvents:
+            resolvent = taken.resolvents[child.choice]
+            goal, kind = resolvent.atoms if child.goal is None else child.goal, resolvent.kind or kind
         is_uncounted = path.is_uncounted(limits, taken)
         depth, choices = path.depth + (not is_uncounted), (*path.choices, child.choice)
-        outcome = find_outcome(limits, resolvent.kind, depth)
+        outcome = find_outcome(limits, kind, depth)
         if outcome is not Outcome.OPEN:
             ended.append(Ended(outcome, child.log_probability, level, child.place, choices))
             continue
-        goal = resolvent.atoms if child.goal is None else child.goal
         visited, num = (*path.visited, goal), path.num_uncounted + 1 if is_uncounted else 0
         still_open.append(Path(child.place, visited, child.log_probability, depth, choices, num, child.parent))
     return still_open, ended
@@ -317,4 +323,6 @@ class Searches:
         if self._is_all:
             size = self._limits.dialect.searching.size
             is_limited |= any(sum(len(each.resolvents) for each in level.taken) > size for level in levels)
-        return Searched(self.beams[i][:-1], levels, is_limited, *aggregate(self._ended[i]))
+        ended = self._ended[i]
+        # An engine may keep no child of an open path.
+        return Searched(self.beams[i][:-1], levels, is_limited, *(aggregate(ended) if ended else (Outcome.FAILED, 0.0)))

@@ -18,7 +18,7 @@ from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_
 from kgverify.comparison.step_view import Views
 from kgverify.engines.beams import find_owners, take_again, takes_steps
 from kgverify.engines.protocol import Engine, ProbedEngine
-from kgverify.errors import count_of
+from kgverify.errors import UserError, count_of
 from kgverify.program.outcomes import Stage
 from kgverify.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
@@ -143,7 +143,14 @@ def follow_near_ties(
     follows = np.flatnonzero(begins > last[of])
     lock = select_candidates(lockstep_columns(columns), follows)
     with phase("following near-ties", 0):
-        stepped = select_candidates(take_again(actual.engine, columns), follows)
+        stepped = take_again(actual.engine, columns)
+    if len(stepped.candidates.query) != len(of):
+        raise UserError(
+            f"returned {count_of(len(stepped.candidates.query), 'step')} from {count_of(len(of), 'position')}",
+            where=f"engine {actual.engine.info.name}",
+            fix="return one candidate with one step for each position, in the order given; in a search, one with one level",
+        )
+    stepped = select_candidates(stepped, follows)
     owner, first = rows[of[follows]], first[follows]
     later = compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
     named, views = restore_candidates(later.compare(), later.views, owner, first) if len(owner) else (None, {})

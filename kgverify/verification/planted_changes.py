@@ -31,7 +31,7 @@ from kgverify.comparison.result import (
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import InternalError
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.ranking.rank import MRR
 from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import (
@@ -136,6 +136,7 @@ MAX_GROUPS: Final = 5
 """The most groups of candidates in whose ranks changes are planted."""
 
 CHOICE: Final = "steps.choice"
+CHILD: Final = "paths.child"
 
 _NOTHING_DIFFERS: Final = Comparison(
     verdict=Verdict.AGREE, coverage=Coverage(candidates=0, steps=0, resolvents=0, fields=())
@@ -278,6 +279,9 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
         # Choosing another resolvent may be a near-tie; an index outside the list cannot be one.
         beyond = int(expected.columns.steps.num_resolvents[row])
         values[row] = beyond + (values[row] == beyond)
+    elif name == CHILD:
+        # Other children may be kept in a near-tie; none is merged into a place that does not exist.
+        values[row] = np.iinfo(values.dtype).min
     elif name != DIGEST:
         # Codes and numbers begin at 0.
         values[row] = int(values[row]) + (-1 if values[row] > 0 else 1)
@@ -369,7 +373,7 @@ def _recount(comparer: Comparer, wanted: set[int]) -> None:
     listed = {
         each.candidate: each
         for each in comparer.comparison.divergences
-        if each.candidate in wanted and NO_CANDIDATE not in (each.expected, each.actual)
+        if each.candidate in wanted and NO_CANDIDATE not in (each.expected, each.actual) and each.stage != Stage.SHARD
     }
     # The reference's comparison does not support repeated resolvents.
     if not listed or DUPLICATES in comparer.modulo or not all(has_goals(s.header.level) for s in comparer.sources):

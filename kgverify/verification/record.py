@@ -27,6 +27,7 @@ from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE, partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
+from kgverify.trace.model.header import Part
 from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
@@ -67,6 +68,8 @@ class RecordingOptions:
         as_reference: Record a foreign engine as the reference of a later comparison: it gets the second implementation of
             corruptions and ranks.
         scheduler: The address of a dask scheduler, whose workers prove with the engine.
+        rank: Record only the queries of one of several processes: their number modulo --world is this rank, from 0.
+        world: The number of processes that record together, each its own trace; docs/traces.md.
 
     Example:
         >>> import kgverify as kv
@@ -83,9 +86,20 @@ class RecordingOptions:
     overwrite: bool = False
     as_reference: bool = False
     scheduler: str | None = None
+    rank: int | None = None
+    world: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if (self.rank is None) != (self.world is None):
+            raise UserError(
+                "expected rank and world, found one of the two", where="rank", fix="give --rank and --world"
+            )
+
+    @property
+    def part(self) -> Part | None:
+        """The part of this process; None if it records alone. UserError for a rank outside of the world."""
+        return None if self.rank is None or self.world is None else Part(self.rank, self.world, "modulo")
 
 
 DEFAULT_OPTIONS = RecordingOptions()

@@ -47,6 +47,7 @@ from kgverify.comparison.step_view import LISTING_STAGES, StepReader, StepView, 
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal
 from kgverify.engines.adapters.taps import TAPPED, TapLog
+from kgverify.engines.beams import in_beams
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -672,7 +673,7 @@ class Explainer:
         self._names, self._tolerance = comparer.names, comparer.score_tolerance
         self._modulo = comparer.modulo
         self._views = views
-        self._expected, self._actual = engines
+        self._expected, self._actual = (in_beams(each, expected.columns) for each in engines)
         self._lockstep = lockstep
         self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from kgreference.corrupt import MASK, mix
@@ -28,29 +28,25 @@ LEAST_EXACT = -700.0
 """The log-probability, in nats, below which `exp` loses digits, and noisy-or equals a sum to every digit."""
 
 
-class Given(NamedTuple):
-    """The derivation before the first step of a path: its goals, the current one last, its depth, and its uncounted steps."""
-
-    goals: Sequence[Goal]
-    depth: int = 0
-    num_uncounted: int = 0
-
-
 class Path(NamedTuple):
     """The steps from the query, or from a given goal, to a goal, or to an end.
 
     place:           the place in its level; -1 if it is not kept
     parent:          the place of the path that it continues, in the level before; -1 at the query
+    log_probability: of the path, or as merging gives it, in nats
+    goals:           the visited goals, the current one last
+    depth:           the number of counted steps
+    num_uncounted:   the number of uncounted steps directly before
     steps:           the steps taken, each with its choice
-    log_probability: of the steps, or as merging gives it, in nats
-    given:           what came before the steps
     """
 
     place: int
     parent: int
-    steps: tuple[Step, ...]
     log_probability: float
-    given: Given
+    goals: tuple[Goal, ...]
+    depth: int
+    num_uncounted: int
+    steps: tuple[Step, ...] = ()
 
 
 class Expansion(NamedTuple):
@@ -110,8 +106,7 @@ def search(
         raise ValueError(f"expected a search that is not greedy, and limits of 1 or more, found {name} and {limits}")
     excluded = find_excluded(dialect, limits, query, is_positive)
     start = Situation(dialect, program, limits, policy, excluded, canonical((query,)), 0, set())
-    begin = Given([start.goal])
-    beam = [Path(place, -1, (), 0.0, begin) for place in range(size if name == "sample" else 1)]
+    beam = [Path(place, -1, 0.0, (start.goal,), 0, 0) for place in range(size if name == "sample" else 1)]
     levels: list[list[Expansion]] = []
     ended: list[Path] = []
     is_limited = False
@@ -144,19 +139,17 @@ def take_level(
 
 def expand(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> list[Path]:
     """Return the children of a path, one for each resolvent, without places. ``start``: the situation at the query."""
-    goals = [*path.given.goals, *(step.chosen.atoms for step in path.steps)]
-    depth = path.steps[-1].depth if path.steps else path.given.depth
-    situation = start._replace(goal=goals[-1], depth=depth, visited=set(goals))
-    num_uncounted = len(list(takewhile(lambda step: step.is_uncounted, reversed(path.steps))))
-    if num_uncounted == len(path.steps):
-        num_uncounted += path.given.num_uncounted
-    found = find_resolvents(situation, stages, num_uncounted)
+    situation = start._replace(goal=path.goals[-1], depth=path.depth, visited=set(path.goals))
+    found = find_resolvents(situation, stages, path.num_uncounted)
     scores = stages.score(situation, found[1])
-    steps = [complete_step(situation, found, scores, index, stages) for index in range(len(scores))]
-    return [
-        Path(-1, path.place, (*path.steps, step), path.log_probability + step.log_probability, path.given)
-        for step in steps
-    ]
+    children = []
+    for index in range(len(scores)):
+        step = complete_step(situation, found, scores, index, stages)
+        log_probability = path.log_probability + step.log_probability
+        num_uncounted = path.num_uncounted + 1 if step.is_uncounted else 0
+        goals, steps = (*path.goals, step.chosen.atoms), (*path.steps, step)
+        children.append(Path(-1, path.place, log_probability, goals, step.depth, num_uncounted, steps))
+    return children
 
 
 def keep(dialect: Dialect, query: Any, level: int, children: Sequence[Sequence[Path]]) -> list[Path]:
@@ -237,8 +230,8 @@ def _add(log_probabilities: Sequence[float]) -> float:
 def score_answers(found: Search, stages: Stages = OUR_STAGES) -> dict[int, float]:
     """Return the entities that the proofs of a query with one variable reach, with the aggregated log-probabilities.
 
-    A proof that binds no constant to the variable reaches every constant. Merging would lose answers, and so does the
-    filter `close`. Raises ValueError for merging, and for a query without one variable.
+    A proof that binds no constant to the variable reaches every constant. Merging would lose answers, and so do the
+    filters `close` and `duplicates`. Raises ValueError for merging, and for a query without one variable.
     """
     (_, first, second), dialect = found.start.goal[0], found.start.dialect
     if dialect.merge is not Merge.NONE or (first < 0) == (second < 0):
@@ -273,7 +266,9 @@ def find_answer(start: Situation, path: Path, stages: Stages = OUR_STAGES) -> in
 
 
 def rank_answers(scores: Mapping[int, float], entity: int, others: Iterable[int], tolerance: float = 0.0) -> Ranks:
-    """Return the ranks of the true entity among others, which are no known answers, from the scores of reached entities.
+    """Return the ranks of the true entity among others, from the scores of the entities reached.
+
+    others: the entities to rank it against, without the other known answers
 
     Entities without a score come last, and are equal. The tolerance is that of `rank`.
     """

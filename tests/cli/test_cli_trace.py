@@ -11,7 +11,7 @@ import kgverify as kv
 from kgverify.dialects import ReferenceEngine
 
 LEVELS = ("steps", "digests", "deep")
-STAGES = [stage.value for stage in kv.Stage if stage not in ("corrupt", "recycle", "rank", "metric")]
+STAGES = [stage.value for stage in kv.Stage if stage not in ("corrupt", "recycle", "shard", "rank", "metric")]
 
 
 class FewResolvents(ReferenceEngine):

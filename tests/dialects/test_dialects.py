@@ -21,7 +21,11 @@ BATCHED = Dialect(
     stopping="where_no_terminal",
 )
 OURS, ONE_PASS = Dialect(), Dialect(unification="one_pass")
-VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name not in ("filters", "search", "merge", "aggregate")}
+VALUES = {
+    name: get_args(kind) or (False, True)
+    for name, kind in Dialect.__annotations__.items()
+    if name not in ("filters", "search", "merge", "aggregate")
+}
 SECOND = "second_engine:SecondEngine"
 
 
@@ -96,12 +100,19 @@ def test_every_dialect_can_be_drawn_and_the_default_one_is_simplest():
     def collect(dialect):
         seen.update((name, getattr(dialect, name)) for name in VALUES)
         orders.add(dialect.filters)
+        searches.add((dialect.searching.kind, dialect.merge, dialect.aggregate))
 
-    seen, orders = set(), set()
+    seen, orders, searches = set(), set(), set()
     collect()
     assert seen == {(name, value) for name, values in VALUES.items() for value in values}
     assert len(orders) > 8
     assert {name for order in orders for name in order} == set(kgreference.Filter)
+    assert [{*column} for column in zip(*searches, strict=True)] == [
+        {"greedy", "beam", "sample", "all"},
+        {"none", "max", "sum"},
+        {"max", "sum", "noisy_or"},
+    ]
+    assert find(strategies.dialects(), lambda dialect: dialect.merge == "sum") == Dialect(search="beam(1)", merge="sum")
     assert find(strategies.dialects(), lambda dialect: dialect.memory == "set") == Dialect(memory="set")
     assert find(strategies.limits(BATCHED), lambda limits: True).dialect == BATCHED
 

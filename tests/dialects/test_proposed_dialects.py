@@ -21,7 +21,11 @@ from kgverify.testing.dialects.experiments import list_experiments, predict, var
 from kgverify.testing.dialects.propose import Hypotheses, _Asked
 
 FILTERS = tuple(map(str, kgreference.Filter))
-VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name not in ("filters", "search", "merge", "aggregate")}
+VALUES = {
+    name: get_args(kind) or (False, True)
+    for name, kind in Dialect.__annotations__.items()
+    if name not in ("filters", "search", "merge", "aggregate")
+}
 BATCHED = Dialect(
     unification="one_pass",
     filters=("prune", "close", "max_resolvents", "revisit", "max_atoms"),

@@ -17,7 +17,11 @@ from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.engine_makers import as_maker
 
 EVERY, OURS = list(LAWS.values()), Dialect()
-VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name not in ("filters", "search", "merge", "aggregate")}
+VALUES = {
+    name: get_args(kind) or (False, True)
+    for name, kind in Dialect.__annotations__.items()
+    if name not in ("filters", "search", "merge", "aggregate")
+}
 
 CAUGHT_BY = {
     "rule-cap": "rule-order",

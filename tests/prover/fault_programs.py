@@ -3,9 +3,13 @@
 import re
 from typing import NamedTuple
 
+import msgspec
+
 from kgverify import KnowledgeGraph, Limits
 from kgverify.program.atoms import NamedAtom, parse_atoms
+from kgverify.program.limits import OURS
 from kgverify.program.program import NamedRule
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.run import Run, load_policy
 
 
@@ -72,6 +76,24 @@ LONG_BODY = Case(
     """,
     "h(a, b)",
 )
+PATHS = Case(
+    """
+    e(i, j)
+    a(X, Y) <- b(X, Y)
+    a(X, Y) <- c(X, Y)
+    b(X, Y) <- f(X, Y)
+    b(X, Y) <- g(X, Y)
+    c(X, Y) <- g(X, Y)
+    d(X, Y) <- e(X, Y)
+    g(X, Y) <- k(X, Y)
+    f(X, Y) <- c(X, Y)
+    g(X, Y) <- b(X, Y)
+    g(X, Y) <- d(X, Y)
+    """,
+    "a(i, j)",
+    Limits(max_depth=6),
+)
+"""Paths that tie, meet in one goal, and end at different depths: every fault of a search shows, in its dialect."""
 WEIGHTED = WALKS._replace(policy="two_tower", test="walk(c0, c4)")
 
 CASES = {
@@ -116,4 +138,7 @@ CASES = {
 
 
 def case_of(fault: str) -> Case:
-    return CASES.get(fault, WALKS)
+    dialect = FAULTS[fault].dialect
+    if dialect == OURS:
+        return CASES.get(fault, WALKS)
+    return PATHS._replace(limits=msgspec.structs.replace(PATHS.limits, dialect=dialect))

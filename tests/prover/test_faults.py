@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fault_programs import CASES, WALKS, Case, case_of
+from fault_programs import CASES, PATHS, WALKS, Case, case_of
 from invoked_commands import invoke
 from run_engines import UNEXPLAINED, evaluator_pipeline, needs_data, staged_pipeline
 
@@ -23,7 +23,7 @@ from kgverify.engines.protocol import ProbedEngine
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome
 from kgverify.prover.faults import pool_faults, step_faults  # noqa: F401 - they fill the registry
 from kgverify.prover.faults.fault import PLANTERS, Carrier
-from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_faults
+from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_carriers, find_faults
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import PAD
@@ -34,6 +34,7 @@ from kgverify.verification.record import prove_deep
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.verify import verify
 
+EAGER_FAULTS = [name for name in FAULTS if find_carriers(name) != (Carrier.PLAIN,)]
 STEP_FAULTS = [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES]
 PLAIN_FAULTS = list(PLANTERS[Carrier.PLAIN])
 AMBIGUOUS = {"offset-renaming": {"substituted"}, "overwritten-output": {"foreign", "stale"}}
@@ -55,7 +56,7 @@ def stages_in(report: Report) -> set[str]:
 
 @pytest.mark.sample(14, deep=14)
 @pytest.mark.parametrize(
-    ("name", "mode"), [*((name, "eager") for name in FAULTS), *((name, "plain") for name in PLAIN_FAULTS)]
+    ("name", "mode"), [*((name, "eager") for name in EAGER_FAULTS), *((name, "plain") for name in PLAIN_FAULTS)]
 )
 def test_a_fault_is_found_in_its_stage(name: str, mode: str) -> None:
     case, fault = case_of(name), FAULTS[name]
@@ -113,9 +114,7 @@ def record_deep(run: Run, pipeline: Pipeline, path: Path) -> Path:
 
 
 @pytest.mark.sample(1, deep=4)
-@pytest.mark.parametrize(
-    "name", ["overwritten-output", *{fault.stage: name for name, fault in FAULTS.items()}.values()]
-)
+@pytest.mark.parametrize("name", ["overwritten-output", *{FAULTS[name].stage: name for name in EAGER_FAULTS}.values()])
 def test_recorded_stages_name_the_stage_that_a_replay_names(name: str, tmp_path: Path) -> None:
     case = case_of(name)
     run = case.run()
@@ -320,13 +319,13 @@ def test_faults_compose_in_order_and_each_once() -> None:
     both = judge(run, "rule-cap", "sticky-outcome", slots=WALKS.slots)
     assert both.engine.info.faults == ("rule-cap", "sticky-outcome")
     assert {"match_rules", "recycle"} <= stages_in(compare(run, both, lockstep=True))
-    for names in (list(FAULTS), list(FAULTS)[::-1]):
+    for names in (EAGER_FAULTS, EAGER_FAULTS[::-1]):
         pipeline = judge(run, *names, slots=3)
         assert len(pipeline.engine.prove(pipeline.draw_for(run)).candidates.query)
 
 
 def test_the_catalogue_says_of_each_fault_what_a_reader_needs() -> None:
-    assert PLANTERS[Carrier.TENSORS].keys() | PLANTERS[Carrier.ANY].keys() == FAULTS.keys(), (
+    assert set().union(*PLANTERS.values()) == FAULTS.keys(), (
         "a fault is an entry of kgverify/prover/faults/catalogue.toml, and a function of a module *_faults.py beside it"
     )
     assert {*Stage} - {fault.stage for fault in FAULTS.values()} == {Stage.SELECT, Stage.METRIC}, (
@@ -338,6 +337,19 @@ def test_the_catalogue_says_of_each_fault_what_a_reader_needs() -> None:
         assert fault.expected_kind is not DifferenceClass.UNCLASSIFIED
     assert {part for composite in COMPOSITES.values() for part in composite.parts} <= FAULTS.keys()
     assert not COMPOSITES.keys() & FAULTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "mode", "message"),
+    [
+        ("one-draw", Limits(), "plain", "follows one"),
+        ("one-draw", case_of("one-draw").limits, "eager", "mode 'eager' does not carry"),
+        ("rule-cap", case_of("one-draw").limits, "plain", "mode 'plain' does not carry"),
+    ],
+)
+def test_a_fault_is_refused_where_it_cannot_be_planted(name: str, limits: Limits, mode: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        judge(PATHS._replace(limits=limits).run(), name, mode=mode, slots=None)
 
 
 @pytest.mark.parametrize(

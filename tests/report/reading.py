@@ -40,7 +40,7 @@ MISSING: Final = object()
 MEANINGS: Final = {
     "bits": "numbers differ in bits, within the tolerance",
     "tolerance": "numbers differ beyond the tolerance, and nothing else differs",
-    "order": "resolvents differ in their order or their clauses, not in content",
+    "order": "resolvents differ in their order or their clauses, or candidates in their process, not in content",
     "renaming": "goals, resolvents or counts differ, but the same resolvent is chosen",
     "choice": "the difference changes the choice, not only the resolvents",
     "outcome": "the difference changes the outcome of a candidate, not only its steps",

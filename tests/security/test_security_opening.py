@@ -65,7 +65,6 @@ KIND_OF = {
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
     ("trace convert", "source"): "trace",
-    ("trace join", "like"): "trace",
 }
 """The files, besides those of every kind, that a parameter takes and that name code."""
 

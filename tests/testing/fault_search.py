@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kgverify import Problem
 from kgverify.laws import Law, compiled_maker, draw_problems
 from kgverify.laws.law import find_violations
+from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.testing.checking.check import Batch, Checker, prepare_batches
 from kgverify.testing.checking.failure import Failure
@@ -37,8 +38,8 @@ class Search(NamedTuple):
 class ProblemStream:
     """The problems of a seed in growing rounds; the reference proves each round once, for any number of searches."""
 
-    def __init__(self, seed: int, max_examples: int = MOST_PROBLEMS) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, max_examples: int = MOST_PROBLEMS, dialect: Dialect = OURS) -> None:
+        self._seed, self._dialect = seed, dialect
         self._max_examples = max_examples
         self._rounds: list[tuple[int, list[Batch]]] = []
 
@@ -48,15 +49,15 @@ class ProblemStream:
         while first < self._max_examples:
             if number == len(self._rounds):
                 count = min(size, self._max_examples - first)
-                problems = list(islice(draw_problems(self._seed, first), count))
+                problems = list(islice(draw_problems(self._seed, first, self._dialect), count))
                 self._rounds.append((count, prepare_batches(problems)))
             count, batches = self._rounds[number]
             yield first, batches
             first, size, number = first + count, min(2 * size, LARGEST_ROUND), number + 1
 
     def search_fault(self, fault: str) -> Search:
-        """Search for a fault of the eager evaluator, by its name in the catalogue."""
-        return self.search(compiled_maker(faults=[fault]))
+        """Search for a fault of the eager evaluator, or of the plain one in other dialects, by its name in the catalogue."""
+        return self.search(compiled_maker(faults=[fault], mode="eager" if self._dialect == OURS else "plain"))
 
     def search(self, make_pipeline: MakePipeline) -> Search:
         """Search for the first problem on which a pipeline differs from the reference."""

@@ -10,14 +10,18 @@ import msgspec
 import numpy as np
 import pytest
 from fault_search import ProblemStream
+from msgspec import structs
 from problem_text import problem_of
 
 import kgverify as kv
 from kgverify import FuzzOptions, PolicySpec, UserError, check_engine
-from kgverify.dialects import ReferenceEngine
+from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.laws import compiled_maker, draw_problems
-from kgverify.testing.checking.check import Suspect, count_agreeing, prepare_batches
+from kgverify.program.limits import OURS
+from kgverify.prover.faults.plant import FAULTS
+from kgverify.testing.checking.check import Checker, Suspect, count_agreeing, prepare_batches
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 RANKED = next(each for each in PROBLEMS if each.queries and each.policy.name == "shortest")
@@ -80,6 +84,46 @@ def test_a_fault_is_found_in_few_problems_and_confirmed_with_its_stage(stream, n
     assert found.failure.signature.stage == stage
     with pytest.raises(AssertionError, match=f"first divergence: {stage}"):
         kv.assert_agrees(compiled_maker(faults=[name]), found.failure.problem)
+
+
+@pytest.mark.sample(0, deep=2)
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.dialect != OURS])
+def test_a_fault_of_a_search_is_found_in_few_problems_and_shrinks_to_few_paths(name):
+    dialect = FAULTS[name].dialect
+    search = dialect.searching
+    wide = structs.replace(dialect, search=str(search._replace(size=16)))
+    found = ProblemStream(seed=0, dialect=wide).search_fault(name)
+    assert found.examples <= 64
+    assert found.failure.signature.stage == FAULTS[name].stage
+    make = compiled_maker(faults=[name], mode="plain")
+    shrunk = shrink(found.failure, Checker(make), Budget(seconds=300))
+    least = shrunk.problem.limits.dialect
+    assert (least.searching.kind, least.merge, least.aggregate) == (search.kind, dialect.merge, dialect.aggregate)
+    assert least.searching.size <= 3
+    assert shrunk.problem.size <= 10
+    assert str(least) in shrunk.change or Checker(make).judge(shrunk.neighbour.problem) is None
+    assert Checker(compiled_maker(mode="plain")).judge(shrunk.problem) is None
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"search": "beam(1)"},
+        {"search": "beam(3)", "merge": "sum"},
+        {"search": "sample(3, 1)", "aggregate": "noisy_or"},
+        pytest.param({"search": "all(12)", "merge": "max", "aggregate": "sum"}, marks=pytest.mark.deep),
+    ],
+    ids=str,
+)
+def test_on_problems_for_searches_the_plain_evaluator_agrees_with_the_reference(switches):
+    problems = list(islice(draw_problems(3, 0, Dialect(**switches)), 40))
+    checker = Checker(compiled_maker(mode="plain"), lockstep="merge" in switches)
+    batches = prepare_batches(problems)
+    assert [suspect for batch in batches for suspect in checker.find_suspects(batch)] == []
+    parents = [batch.columns.paths.parent for batch in batches]
+    assert any((each >= 1).any() for each in parents) or switches["search"] == "beam(1)"
+    merged = any((batch.columns.paths.child < -1).any() for batch in batches)
+    assert merged == ("merge" in switches)
 
 
 def test_an_engine_that_raises_an_exception_fails_on_the_problem_that_makes_it():

@@ -25,6 +25,7 @@ from kgverify import (
     Verdict,
     Vocabulary,
 )
+from kgverify.dialects import Dialect
 from kgverify.laws import render_reproducer
 from kgverify.program.atoms import Variable
 from kgverify.runs.engine_makers import PLAIN, find_maker
@@ -64,7 +65,13 @@ def problems(draw):
         queries=draw(st.lists(fact, max_size=2).map(tuple)),
         unranked=draw(st.lists(atom, min_size=1, max_size=2).map(tuple)),
         constants=draw(st.lists(constant, max_size=2).map(tuple)),
-        limits=Limits(draw(st.integers(1, 65535)), draw(st.integers(1, 31)), 4, draw(st.booleans())),
+        limits=Limits(
+            draw(st.integers(1, 65535)),
+            draw(st.integers(1, 31)),
+            4,
+            draw(st.booleans()),
+            draw(st.sampled_from(DIALECTS)),
+        ),
         policy=draw(st.sampled_from([PolicySpec(), PolicySpec("two_tower", 7, 4, 3, 0)])),
         num_corruptions=draw(st.sampled_from([-1, 0, 3])),
         seed=draw(st.integers(0, 1 << 63)),
@@ -86,6 +93,14 @@ def run_code(made: Reproducer) -> dict[str, object]:
     names: dict[str, object] = {}
     exec(made.to_python().rstrip().rpartition("\n")[0], names)
     return names
+
+
+DIALECTS = (
+    Dialect(),
+    Dialect(memory="set", filters=("close", "prune")),
+    Dialect(search="sample(4, 0)", aggregate="sum"),
+    Dialect(search="beam(2)", merge="max", order="facts_first"),
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,6 +14,7 @@ from fault_search import ProblemStream
 from problem_text import atoms_of, problem_of
 
 from kgverify import Limits, PolicySpec, Problem, Sizes, Vocabulary
+from kgverify.dialects import Dialect
 from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import Variable
 from kgverify.testing.checking.check import Checker
@@ -278,6 +279,31 @@ def test_an_element_that_matters_is_the_difference(problem: Problem, fails: Fail
     found = find_neighbour(problem, RuledOracle(IN_STEP, fails))
     assert not fails(found.problem)
     assert found.change == change
+
+
+@pytest.mark.parametrize(
+    ("search", "fails", "simplest", "change"),
+    [
+        ({"search": "beam(40)", "merge": "sum"}, lambda kind, size, seed: size >= 2, "beam(2)", "search beam(1)"),
+        ({"search": "beam(40)", "merge": "sum"}, lambda kind, size, seed: size > 12, "beam(13)", "search beam(12)"),
+        ({"search": "sample(9, 5)", "aggregate": "sum"}, lambda kind, *_: kind == "sample", "sample(1, 0)", "default"),
+        ({"search": "all(9)", "merge": "max"}, lambda kind, size, seed: True, "greedy", ""),
+    ],
+)
+def test_a_search_is_simplified_as_far_as_the_failure_remains(search: Any, fails: Any, simplest: str, change: str):
+    oracle = RuledOracle(IN_STEP, lambda problem: fails(*problem.limits.dialect.searching))
+    problem = replace(ONE, limits=Limits(dialect=Dialect(**search)))
+    shrunk = shrink_with(oracle, oracle.judge_alone(problem))
+    assert shrunk.problem.limits == Limits(dialect=Dialect(search=simplest))
+    assert shrunk.change == (f"the dialect is {change} instead of search {simplest}" if change else "")
+
+
+def test_where_merging_matters_it_stays():
+    oracle = RuledOracle(IN_STEP, lambda problem: problem.limits.dialect.merge == "sum")
+    problem = replace(ONE, limits=Limits(dialect=Dialect(search="all(9)", merge="sum", aggregate="noisy_or")))
+    shrunk = shrink_with(oracle, oracle.judge_alone(problem))
+    assert shrunk.problem.limits.dialect == Dialect(search="all(1)", merge="sum")
+    assert shrunk.change == "the dialect is search all(1) instead of search all(1), merge sum"
 
 
 STREAM = ProblemStream(seed=0)

@@ -37,7 +37,7 @@ def slow_renumber(atoms):
 
 def slow_digests(columns):
     """(sequence, multiset, renaming) of each step, and the root, by loops over Python integers."""
-    candidates, steps, resolvents, _ = columns
+    candidates, steps, resolvents, *_ = columns
     goal_atoms, atoms = steps.goal_atoms.tolist(), resolvents.atoms.tolist()
     result, root = [], 0
     t = r = g = m = 0

@@ -75,7 +75,8 @@ def test_what_a_level_requires_is_required_and_what_it_leaves_out_is_refused(tmp
     for field in sorted(KNOWLEDGE_GRAPH.left_out(level)):
         (tmp_path / "a").write_bytes(content)
         with h5py.File(tmp_path / "full") as full, h5py.File(tmp_path / "a", "r+") as file:
-            file[field] = full[field][()] if field in full else np.zeros(len(COLUMNS.steps.depth), np.uint64)
+            dtype = KNOWLEDGE_GRAPH.column_of[field].dtypes[0]
+            file[field] = full[field][()] if field in full else np.zeros(len(COLUMNS.steps.depth), dtype)
         reseal(tmp_path / "a")
         with pytest.raises(UserError, match=f"the level is '{level}'|missing, while"):
             traces.read(tmp_path / "a")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trace_builders import FACTS, OUTPUTS, RULES, SYMBOLS, assert_same_columns, make_columns, read
 
-from kgverify import DeclaredLimits, LoopWriter, UserError
+from kgverify import DeclaredLimits, LoopWriter, Part, UserError
 from kgverify.kinds import KNOWLEDGE_GRAPH
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -135,9 +135,10 @@ def test_outputs_of_stages_are_given_as_columns_or_step_by_step_and_all_of_them(
 
 def test_the_examples_of_the_page_write_traces(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    loop, deep, opened = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(loop + deep + opened, "traces.md", "exec"), {"__name__": "example"})
+    loop, deep, opened, rank = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(loop + deep + opened + rank, "traces.md", "exec"), {"__name__": "example"})
     assert read(tmp_path / "deep.h5").columns.stages.num_items.tolist() == [5]
+    assert read(tmp_path / "rank-1.h5").header.part == Part(1, 4, "modulo")
     trace = read(tmp_path / "mine.h5")
     assert trace.columns.candidates.outcome.tolist() == [1]
     assert "resolvents.score" not in trace.fields

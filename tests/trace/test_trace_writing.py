@@ -194,7 +194,7 @@ def test_a_shard_that_no_manifest_lists_is_ignored_and_one_of_another_recording_
     shutil.copy(tmp_path / "other" / "shard-00001.h5", folder / "shard-00001.h5")
     manifest["shards"][1] = other["shards"][1]
     for changes, match in (
-        (resum(manifest), r"header: differs from that of shard-00000\.h5"),
+        (resum(manifest), r"header: differs in creator from that of shard-00000\.h5"),
         (resum(manifest | {"shards": []}), "lists no shard"),
     ):
         traces.edit_manifest(folder, **changes)

@@ -195,9 +195,15 @@ def assert_same_trace(actual: kv.Trace, expected: kv.Trace) -> None:
 
 
 def open_writer(
-    path: Path | str, *, header: kv.Header = HEADER, symbols: kv.Symbols = SYMBOLS, **options: Any
+    path: Path | str,
+    *,
+    header: kv.Header = HEADER,
+    symbols: kv.Symbols = SYMBOLS,
+    part: kv.Part | None = None,
+    **options: Any,
 ) -> kv.TraceWriter:
     """Open a writer with the options of any of its records."""
+    header = header if part is None else msgspec.structs.replace(header, part=part)
     grouped = dict(options)
     for name, record in (("clauses", kv.Clauses), ("storage", kv.Storage)):
         names = [field.name for field in fields(record) if field.name in grouped]

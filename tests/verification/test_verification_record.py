@@ -133,7 +133,7 @@ def test_a_killed_recording_prevents_a_new_one_and_is_not_resumed_as_another_run
     with pytest.raises(UserError, match="did not finish is in the way") as caught:
         record(copied)
     assert "resume" in caught.value.fix
-    with pytest.raises(UserError, match="differs from that of the run to be resumed"):
+    with pytest.raises(UserError, match="differs in run from that of the run to be resumed"):
         record(copied, queries=3, resume=True)
 
 

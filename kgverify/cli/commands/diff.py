@@ -112,7 +112,7 @@ def _refuse_unused(*, is_judged: bool, has_ranks: bool, is_stored: bool) -> None
 @contextmanager
 def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
     """Show the progress of a comparison in MiB of both traces; the function it yields takes bytes."""
-    files = [file for path in paths for file in (path.glob("*.h5") if path.is_dir() else [path]) if file.is_file()]
+    files = [file for path in paths for file in (path.rglob("*.h5") if path.is_dir() else [path]) if file.is_file()]
     num_passed, total = 0, sum(file.stat().st_size for file in files)
     with show_work("comparing, MiB", total >> 20) as advance:
 

@@ -25,7 +25,7 @@ from kgverify.cli.progress import (
     write_json,
 )
 from kgverify.errors import UserError, count_of
-from kgverify.program.limits import OURS, read_dialect
+from kgverify.program.limits import OURS
 from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import Tally, describe_campaign
@@ -59,7 +59,8 @@ def fuzz(
     source: Annotated[
         options.GraphOptions, options.of_record("Graph whose queries are tried first, in their neighbourhoods")
     ] = (options.GraphOptions()),
-    dialect: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    # A path, for which shells complete the names of files.
+    dialect: Annotated[Path | None, Parameter(metavar="DIALECT")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
     jobs: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_JOBS))] = os.cpu_count() or 1,
@@ -68,7 +69,7 @@ def fuzz(
     """Try generated problems on two engines; keep and shrink what differs.
 
     Args:
-        dialect: The dialect of both engines, as TOML: docs/semantics.md.
+        dialect: The dialect of both engines: a TOML file, or search=beam(4),merge=sum,aggregate=sum; docs/semantics.md.
         seed: The seed of the problems.
         jobs: The number of processes.
         corpus: The folder of reproducers, which are replayed first, and of the progress.
@@ -80,7 +81,7 @@ def fuzz(
             where="scheduler",
             fix="give one of the two",
         )
-    trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
+    trying = replace(trying, dialect=OURS if dialect is None else options.parse_dialect(str(dialect)))
     campaign = plan_campaign(
         made.engine,
         made.reference,

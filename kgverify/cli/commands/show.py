@@ -25,7 +25,7 @@ from kgverify.report.steps import (
 )
 from kgverify.report.wording import number_of_first
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.read.trace_file import TraceFile
+from kgverify.trace.read.trace_file import TraceFile, find_members
 from kgverify.verification.save import REPORT, finish_saving, read_run, read_saved_report
 
 
@@ -64,7 +64,7 @@ def show(
         if (path / REPORT).is_file():
             _show_run(path, candidate, step, divergence)
             return
-        if not (path / MANIFEST).is_file():
+        if not (path / MANIFEST).is_file() and not find_members(path):
             raise UserError(
                 f"holds neither {REPORT} of a saved run nor {MANIFEST} of a trace",
                 where=str(path),

@@ -136,7 +136,6 @@ def join(
     /,
     *,
     output: Output,
-    like: Path | None = None,
     drop_rankings: Switch = False,
     overwrite: Switch = False,
 ) -> None:
@@ -147,12 +146,11 @@ def join(
     Args:
         paths: Complete traces of one run.
         output: The path of the joined trace.
-        like: A trace with exactly the expected candidates.
         drop_rankings: Leave out rankings, if several traces rank one query.
         overwrite: Overwrite an existing trace.
     """
     _refuse_existing(output, overwrite)
-    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings, overwrites=overwrite)
+    manifest = unite(paths, output, drop_rankings=drop_rankings, overwrites=overwrite)
     counts = _count(manifest.num_candidates, manifest.num_steps)
     print_lines(make_result_console(), f"{output}: {counts}, root {manifest.root}")
     write_json(manifest, indent=None)

@@ -14,6 +14,7 @@ from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, St
 from kgverify.program.program import Program, Rule
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, StageItems, starts_of
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
+from kgverify.trace.model.paths import has_paths
 
 COUNTED_STEPS: Final = 1 << 14
 """The number of steps to count in a larger trace on disk: comparing all its steps is faster than counting in them."""
@@ -128,7 +129,8 @@ class ExerciseCount:
         steps, resolvents = columns.steps, columns.resolvents
         num_steps, num_resolvents = len(steps.depth), steps.num_resolvents
         self._num_counted += num_steps
-        self._see("max_depth", columns.candidates.num_steps)
+        has_several = has_paths(columns)
+        self._see("max_depth", steps.depth.astype(np.int64) + 1 if has_several else columns.candidates.num_steps)
         is_hit = {limit: getattr(steps, name) > 0 for limit, name in _DROPPED.items() if self._knows(f"steps.{name}")}
         for limit, is_seen in is_hit.items():
             self._add(limit, is_seen)
@@ -148,6 +150,13 @@ class ExerciseCount:
             steps_seen[of_step[is_seen]] = True
             self._add(stage, steps_seen)
 
+        if has_several:
+            child = columns.paths.child
+            add(Stage.TOP_K, child == -1)
+            add(Stage.MERGE, child < -1)
+            is_proof = (child >= 0) & (kind == GoalKind.TRUE)
+            owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)[of_step]
+            add(Stage.AGGREGATE, is_proof & (np.bincount(owner, is_proof, len(columns.candidates.query))[owner] > 1))
         if self._knows("resolvents.kind"):
             is_true = kind == GoalKind.TRUE
             add(Stage.RESOLVE, (kind == GoalKind.GOAL) | is_true)
@@ -211,7 +220,7 @@ class ExerciseCount:
             steps=self._num_steps,
             counted=self._num_counted,
             choices=self._counts.get(Stage.CHOOSE),
-            stages={stage.value: self._counts[stage] for stage in STEP_STAGES if stage in self._counts},
+            stages={stage.value: self._counts[stage] for stage in Stage if stage in self._counts},
             limits=limits,
             largest=largest,
             enough={name: num for name, num in enough.items() if limits.get(name)},

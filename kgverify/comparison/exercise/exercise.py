@@ -27,7 +27,8 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
     stages:       for each stage, the steps in which it acted. `match_rules`, `match_facts`: a resolvent of such a clause
                   remains; `resolve`: a goal or TRUE remains; `prune`: an atom was deleted; `rename`: a resolvent has a
                   variable; `revisit`, `limit`: something was dropped; `close`: TRUE or FALSE stands alone; `score`: two
-                  scores differ; `choose`: there was more than one resolvent. The other stages act in every step.
+                  scores differ; `choose`: there was more than one resolvent; `top_k`: a resolvent was not kept; `merge`: one
+                  was merged; `aggregate`: a proof was kept, and the candidate has others. The other stages act in every step.
     limits:       for each limit, the steps in which it dropped something; for `max_depth`, the derivations that it ended
     largest:      for each limit, the largest number seen of the things that it limits
     enough:       for each limit that dropped something, a value with which it would have dropped nothing in these steps

@@ -29,7 +29,7 @@ from kgverify.comparison.result import NOTHING_MORE, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import OURS, RANKED, UNSEEN, Dialect
+from kgverify.program.limits import OURS, RANKED, SEARCHES, UNSEEN, Dialect
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.program.program import Program
 from kgverify.step.clauses import Clauses
@@ -198,7 +198,7 @@ class BlockInference:
         limits = replace(limits, dialect=replace(limits.dialect, stopping=OURS.stopping))
         earlier = self._earlier(candidate, step)
         guesses: list[StepDifference] = []
-        if self._program.origins is not None and len(earlier) >= step:
+        if self._program.origins is not None and len(earlier) >= min(step, 1):
             visited = [plain(each.goal) for each in (*earlier, expected)]
             query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
             program = StepProgram(self._program.origins.clauses, limits, visited, query)
@@ -304,5 +304,6 @@ _KNOWN_TO_INFERENCE: Final = {
     "stopping",
     *UNSEEN,
     *RANKED,
+    *SEARCHES,
 }
 """The switches that the rules of inference support. They assume the default of every other switch."""

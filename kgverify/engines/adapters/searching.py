@@ -1,8 +1,9 @@
 """An engine that searches with several paths, from one function that takes a level. A base class provides the rest."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress, no_progress
-from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import Taken, TakenStep, find_outcome
 from kgverify.step.search import Ended, Kept, Level, Path, Searched, Searches, aggregate
 from kgverify.trace.model.columns import CandidateSet, Columns, Paths
@@ -19,8 +19,15 @@ from kgverify.trace.model.columns import CandidateSet, Columns, Paths
 __all__ = ["Ended", "Kept", "Level", "Path", "SearchEngine", "collect_search"]
 
 
-def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[Searched]) -> Columns:
-    """Collect the paths of searches into columns: a step for each path of each level."""
+Beams: TypeAlias = Sequence[Sequence[Path]]
+
+Record: TypeAlias = Callable[[CandidateSet, list[list[TakenStep]]], Columns]
+
+
+def collect_search(
+    candidates: CandidateSet, limits: Limits, searches: Sequence[Searched], record: Record = collect
+) -> Columns:
+    """Collect the paths of searches into columns: a step for each path of each level. record: collects the steps."""
     places: list[int] = []
     parents: list[int] = []
     sums: list[float] = []
@@ -40,7 +47,7 @@ def collect_search(candidates: CandidateSet, limits: Limits, searches: Sequence[
                 gained += [0.0 if child is None else child.log_probability for child in kept]
                 of_candidate.append(_choose(limits, path, taken, [child for child in kept if child is not None]))
         steps.append(of_candidate)
-    columns = collect(candidates, steps)
+    columns = record(candidates, steps)
     of_candidates = columns.candidates._replace(
         outcome=np.array([each.outcome for each in searches], np.int8),
         is_limited=np.array([each.is_limited for each in searches], np.uint8),
@@ -73,14 +80,29 @@ def _choose(limits: Limits, path: Path, taken: Taken, kept: Sequence[Kept]) -> T
 class SearchEngine(StepwiseEngine, ABC):
     """A prover whose author provides `take_level`, which takes a step of every path of a beam and keeps some children.
 
-    program, limits, policy: as given; `limits.dialect.searching` is the search
+    program, limits, policy: as given; `limits.dialect.searching` is the search, such as `Search("beam", 8)`, which the user
+    chooses with `--limits search=beam(8)`. In the search `greedy`, the beam is a single path.
+
+    The path of a kept child has the `place` that the child is given, and the beam has the open paths in order of place. A
+    child of kind TRUE ends its path as proved, FALSE and STOP as failed.
+
+    Example:
+        >>> import kgverify as kv
+        >>> class Fails(kv.SearchEngine):
+        ...     def take_level(self, query, beam):
+        ...         taken = [kv.Taken([kv.Resolvent((), kv.Origin.NONE, 0, kv.GoalKind.FALSE)]) for path in beam]
+        ...         return kv.Level(taken, [kv.Kept(path.place, 0, path.place, path.log_probability) for path in beam])
+        >>> kv.check_engine(Fails, examples=5).is_conforming
+        False
     """
+
+    searches: ClassVar[tuple[str, ...]] = ("greedy", "beam", "sample", "all")
 
     @abstractmethod
     def take_level(self, query: AtomIds, beam: Sequence[Path]) -> Level:
         """Return the resolvents of every path with their scores, and the children that are kept, in order of place."""
 
-    def take_levels(self, queries: Sequence[AtomIds], beams: Sequence[Sequence[Path]]) -> Sequence[Level]:
+    def take_levels(self, queries: Sequence[AtomIds], beams: Beams) -> Sequence[Level]:
         """Take a level of each search. All searches are open; their levels may differ."""
         return [self.take_level(query, beam) for query, beam in zip(queries, beams, strict=True)]
 
@@ -91,24 +113,24 @@ class SearchEngine(StepwiseEngine, ABC):
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end, all of them level by level in parallel. UserError for a level that does not fit."""
         queries = self._read_queries(candidates)
-        searches = Searches(self.limits, [number_variables([query]) for query in queries])
+        searches = Searches(self.limits, [(query,) for query in queries])
         while searches.open:
             now = searches.open
             progress(searches.advance(self._take([queries[i] for i in now], [searches.beams[i][-1] for i in now])))
         found = [searches.conclude(i, partial(self.aggregate, query)) for i, query in enumerate(queries)]
-        return collect_search(candidates, self.limits, found)
+        return collect_search(candidates, self.limits, found, self._record)
 
-    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+    def take_beams(self, candidates: CandidateSet, beams: Beams) -> Columns:
         """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
         levels = self._take(self._read_queries(candidates), beams)
-        return collect_levels(candidates, self.limits, beams, levels)
+        return collect_levels(candidates, self.limits, beams, levels, self._record)
 
     def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
         """Take a step of each path, as a beam of its own."""
         beams = [[Path(0, goals, depth=len(goals) - 1)] for goals in visited]
         return [level.taken[0] for level in self._take(queries, beams)]
 
-    def _take(self, queries: Sequence[AtomIds], beams: Sequence[Sequence[Path]]) -> Sequence[Level]:
+    def _take(self, queries: Sequence[AtomIds], beams: Beams) -> Sequence[Level]:
         levels = self.take_levels(queries, beams)
         for num, beam in ((len(level.taken), beam) for beam, level in zip(beams, levels, strict=True)):
             if num != len(beam):
@@ -130,8 +152,8 @@ class SearchEngine(StepwiseEngine, ABC):
 
 
 def collect_levels(
-    candidates: CandidateSet, limits: Limits, beams: Sequence[Sequence[Path]], levels: Sequence[Level]
+    candidates: CandidateSet, limits: Limits, beams: Beams, levels: Sequence[Level], record: Record = collect
 ) -> Columns:
     """Collect one level of each search into columns; the outcome is OPEN."""
     found = [Searched([beam], [level], False, Outcome.OPEN, 0.0) for beam, level in zip(beams, levels, strict=True)]
-    return collect_search(candidates, limits, found)
+    return collect_search(candidates, limits, found, record)

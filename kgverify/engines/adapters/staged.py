@@ -6,7 +6,7 @@ from operator import index
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Memory, StepwiseEngine, check_memory, read_positions
-from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
+from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram, TermSearchEngine
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
@@ -158,11 +158,11 @@ def engine_of(
 
 @overload
 def engine_of(
-    *, terms: Literal[True], memory: Memory = "none"
-) -> Callable[[Callable[[TermGoal, TermProgram], Iterable[Any]]], type[TermEngine]]: ...
+    *, terms: Literal[True], search: bool = False, memory: Memory = "none"
+) -> Callable[[Callable[..., Any]], type[TermEngine]]: ...
 
 
-def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "none") -> Any:
+def engine_of(resolve: Any = None, *, terms: bool = False, search: bool = False, memory: Memory = "none") -> Any:
     """Return an engine class for a function: of a goal and its clauses in numbers or, with `terms=True`, in names.
 
     With `terms=True` the function is the whole step. It receives the goal, a tuple of atoms (predicate, first, second), and
@@ -173,11 +173,19 @@ def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "non
     gave. kgverify rejects successors of more atoms than the limits allow, and chooses by the policy `shortest`; which clause
     made a successor remains unknown.
 
+    With `search=True` as well, the function takes a level of a search with several paths, such as
+    `--limits search=beam(8)`. It receives the goals of all open paths of a query, their log-probabilities so far, and the
+    program; `program.visited` lists the goals that each path has visited, the current one last. It returns two lists: for each
+    goal its successors, as pairs (successor, score); and the children that it keeps, the best first, as pairs (index of the
+    goal, index of the successor). The goals of the next level are those kept. The function applies `program.limits` itself:
+    `max_atoms`, and `dialect.searching.size`, the number of paths.
+
     Args:
         resolve: A function that returns each clause that matches the first atom of the goal, with the atoms that then
             remain to be proved. Atoms are numbers (predicate, first, second); a number below 0 is a variable. The other
             stages of a step follow docs/semantics.md. With `terms=True`, a function as described above.
         terms: The function works on names.
+        search: With `terms=True`, the function takes a step of all paths of a query.
         memory: With `terms=True`, the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it
             visited; `"goals"`: goals that it visited, up to the names of variables.
 
@@ -201,28 +209,30 @@ def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "non
         False
     """
     if resolve is None:
-        return partial(engine_of, terms=terms, memory=memory)
+        return partial(engine_of, terms=terms, search=search, memory=memory)
     if not callable(resolve):
         raise UserError(
             f"expected a function, found {type(resolve).__name__}", where="engine_of", fix="write @engine_of above one"
         )
-    if not terms and memory != "none":
+    if search > terms or (memory != "none" and (search or not terms)):
         raise UserError(
-            "memory belongs to functions on terms", where="engine_of", fix="add terms=True, or write a StagedEngine"
+            "memory or search belongs to functions on terms", where="engine_of", fix="give one of them, and terms=True"
         )
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Any:
         return resolve(goal, self.clauses_for(goal, excluded))
 
-    def find_successors(self: TermEngine, goal: TermGoal, program: TermProgram) -> Any:
-        return resolve(goal, program)
+    def call_on_terms(self: TermEngine, *arguments: Any) -> Any:
+        return resolve(*arguments)
 
     described = {name: getattr(resolve, name, None) for name in ("__module__", "__qualname__", "__doc__")}
     described["made_of"] = resolve
     name = getattr(resolve, "__name__", type(resolve).__name__)
     if terms:
         check_memory(memory, "engine_of")
-        return type(name, (TermEngine,), {"find_successors": find_successors, "memory": memory, **described})
+        if search:
+            return type(name, (TermSearchEngine,), {"search": call_on_terms, **described})
+        return type(name, (TermEngine,), {"find_successors": call_on_terms, "memory": memory, **described})
     return type(name, (StagedEngine,), {"resolve": call, **described})
 
 

@@ -32,6 +32,7 @@ class StepwiseEngine:
 
     program, limits, policy: as given, for `take_step` to use
     policies: names of the supported policies; NotImplementedError for any other
+    searches: the kinds of searches that it supports; likewise
 
     Example:
         >>> import kgverify as kv
@@ -46,10 +47,10 @@ class StepwiseEngine:
     """
 
     policies: ClassVar[tuple[str, ...]] = ("shortest",)
+    searches: ClassVar[tuple[str, ...]] = ("greedy",)
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
-        if policy.name not in self.policies:
-            raise NotImplementedError(f"the policy {policy.name}")
+        check_support(limits, policy, self.policies, self.searches)
         self.program = program
         self.limits = limits
         self.policy = policy
@@ -135,6 +136,14 @@ class StepwiseEngine:
         choice = scores.index(max(scores))
         outcome = find_outcome(self.limits, taken.resolvents[choice].kind, depth + 1)
         return TakenStep(goal, depth, taken, choice, outcome, log_softmax(scores, choice))
+
+
+def check_support(limits: Limits, policy: Policy, policies: Collection[str], searches: Collection[str]) -> None:
+    """Raise NotImplementedError for a policy or a search that an engine does not support."""
+    if policy.name not in policies:
+        raise NotImplementedError(f"the policy {policy.name}")
+    if limits.dialect.searching.kind not in searches:
+        raise NotImplementedError(f"the search {limits.dialect.search}")
 
 
 def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:

@@ -10,23 +10,30 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.adapters.encoding import Decoded, Encoding, Ids, Translation
+from kgverify.engines.adapters.encoding import HOLE, Decoded, Encoding, Ids, Translation
+from kgverify.engines.adapters.searching import Beams, collect_levels, collect_search
 from kgverify.engines.adapters.stepwise import (
     GIVE_UP_SCORE,
     MEMORIES,
     UNKNOWN_TO_STEPS,
+    AtomIds,
+    Goal,
     Memory,
     check_memory,
+    check_support,
     describe_mode,
+    read_positions,
 )
 from kgverify.engines.adapters.taps import TapLog, Tapped, are_in_use, call_with_taps, read_taps, write_tap
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, STEP_STAGES, GoalKind, Outcome, Side, Stage
+from kgverify.program.limits import OURS, Limits
+from kgverify.program.outcomes import ENDS, STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
+from kgverify.step.plain_step import Resolvent, Taken
+from kgverify.step.search import Ended, Kept, Level, Path, Searches, aggregate, expand
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
@@ -68,6 +75,8 @@ class Expansion(NamedTuple):
     choice:        integers [B]           index of the successor to take
     done, success: booleans [B]           whether the derivation ends with the chosen successor, and whether it is then
                    proved
+
+    The others belong to a search of Q queries, whose beams have k places each, B = Q * k; see `TensorEngine.take_level`.
     """
 
     successors: Any
@@ -77,6 +86,17 @@ class Expansion(NamedTuple):
     choice: Any = None
     done: Any = None
     success: Any = None
+    parents: Any = None
+    choices: Any = None
+    log_probabilities: Any = None
+    next_states: Any = None
+    merged: Any = None
+
+
+_REQUIRED: Final = (*Expansion._fields[:3], "parents", "choices")
+
+BEYOND: Final = Resolvent((), Origin.NONE, 0, GoalKind.GOAL, GIVE_UP_SCORE)
+"""The successor that is recorded if the count is beyond the list."""
 
 
 class _State(NamedTuple):
@@ -129,6 +149,9 @@ class TensorEngine:
 
     `kgverify.tap` shows the stages inside of `expand`.
 
+    An engine that searches with several paths, such as `--limits search=beam(8)`, declares `searches = ("beam",)` and provides
+    `take_level` instead of `expand`, or beside it for the search `greedy`.
+
     Example:
         >>> import kgverify as kv
         >>> import numpy as np
@@ -144,6 +167,7 @@ class TensorEngine:
     """
 
     policies: ClassVar[tuple[str, ...]] = ("shortest",)
+    searches: ClassVar[tuple[str, ...]] = ("greedy",)
     encoding: Encoding = Encoding()
     arrays: str | Callable[[NDArray[np.int64]], Any] = "torch"
     device: str = "cpu"
@@ -154,9 +178,9 @@ class TensorEngine:
     memory: Memory = "none"
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
-        if policy.name not in self.policies:
-            raise NotImplementedError(f"the policy {policy.name}")
+        check_support(limits, policy, self.policies, self.searches)
         self.program, self.limits, self.policy = program, limits, policy
+        self._is_search, self._beam_size = limits.dialect.search != OURS.search, limits.dialect.searching.size
         self._where = type(self).__name__
         check_memory(self.memory, self._where)
         self._gives: frozenset[str] = frozenset()
@@ -183,6 +207,34 @@ class TensorEngine:
         """Return the successors of each state, their counts, and the first free variable after them."""
         raise NotImplementedError
 
+    def take_level(self, states: Any, next_variable: Any, excluded: Any, visited: Any, log_probabilities: Any) -> Any:
+        """Take one step of every path of Q beams with k places each, and return the children that are kept.
+
+        k is the size of `self.limits.dialect.searching`, and B = Q * k. Row q * k + p is the path at place p of query q. A
+        state of padding alone is an empty place, without an open path. The rows of a query stay its rows until all queries of
+        the batch have ended. An engine that keeps its own goals forgets them in the first level.
+
+            states            int64   [B, A, 3]     as for `expand`, like next_variable int64 [B], excluded int64 [B, 1, 3]
+            visited           int64   [B, L, A, 3]  the goals that each path visited, the current one last, L = 1 in level 1
+            log_probabilities float64 [Q, k]        of the paths, in nats; -inf for an empty place
+
+        Returns a mapping:
+
+            successors int [B, S, M, 3], counts int [B], next_variable int [B], parents int [Q, k], choices int [Q, k],
+            scores float [B, S], log_probabilities float [Q, k], next_states int [B, M, 3], merged int [Q, k]    (optional)
+
+        The child at place p of query q is successor `choices[q, p]` of the path at place `parents[q, p]`; both are -1 for an
+        empty place. Without `log_probabilities`, a child has its parent's, plus the log-softmax of its score. An engine that
+        goes on from goals of its own returns these as `next_states`, so that they are recorded as they are. A child that no
+        path of the query has is recorded with the parent -1. `merged[q, p]` is the place of the path that took the child in,
+        or -1. `memory` is not applied: the engine itself rejects successors that it has visited.
+        """
+        raise NotImplementedError
+
+    def aggregate(self, query: AtomIds, ended: Sequence[Ended]) -> tuple[Outcome, float]:
+        """Return the outcome and the log-probability of a candidate from its ended paths; by default, those of the dialect."""
+        return aggregate(self.limits.dialect, ended)
+
     def encode(self, atoms: Any) -> Any:
         """Return atoms of the program, integers [..., 3], in the engine's numbers and as its arrays."""
         return self.to_arrays(self._translate.encode(np.asarray(atoms, np.int64).reshape(*np.shape(atoms)[:-1], 3)))
@@ -193,12 +245,15 @@ class TensorEngine:
         if not self._gives:
             self._try_expand()
         unknown: tuple[str, ...] = UNKNOWN_TO_STEPS
+        if self._is_search and "scores" not in self._gives:
+            sums = "candidates.log_probability", "paths.log_probability", "paths.child_log_probability"
+            unknown = (*unknown, "resolvents.score", *(() if "log_probabilities" in self._gives else sums))
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
         name = self.arrays if isinstance(self.arrays, str) else "tensors"
         return EngineInfo(
             name=self._where,
-            mode=describe_mode(name, self._gives),
+            mode=describe_mode(name, {"choice"} if self._is_search else self._gives),
             device=self.device,
             precision=self.precision or ("float32" if self._has_short_scores else "float64"),
             unknown=unknown,
@@ -208,6 +263,11 @@ class TensorEngine:
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end, `batch_size` at a time. UserError if `expand` returns a result of the wrong form."""
         num = candidates.num_candidates
+        if self._is_search:
+            size = max(1, self.batch_size // self._beam_size)
+            return concatenate(
+                [self._search(candidates.take(slice(i, i + size)), progress) for i in range(0, num, size)]
+            )
         parts: list[Columns] = []
         owners: list[NDArray[np.int64]] = []
         for begin in range(0, num, self.batch_size):
@@ -230,6 +290,9 @@ class TensorEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position. UserError if `expand` returns a result of the wrong form."""
+        if self._is_search:
+            beams = [[Path(0, goals, depth=len(goals) - 1)] for goals in read_positions(positions)[1]]
+            return self.take_beams(positions.candidates, beams)
         state, visited = self._begin(positions)
         parts = []
         size = min(self.batch_size, max(self._sizes)) if self._has_run and self._sizes else self.batch_size
@@ -238,6 +301,27 @@ class TensorEngine:
             part = positions.candidates.take(rows)
             parts.append(self._take(part, state.take(rows), positions.depth[rows], visited[rows])[0])
         return concatenate(parts)
+
+    def take_beams(self, candidates: CandidateSet, beams: Beams) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        alone = [candidates.take(slice(i, i + 1)) for i in range(len(beams))]
+        levels = [self._take_level([beam], *self._place(c, [beam]))[0][0] for c, beam in zip(alone, beams, strict=True)]
+        return collect_levels(candidates, self.limits, beams, levels)
+
+    def _search(self, candidates: CandidateSet, progress: Progress) -> Columns:
+        queries = [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
+        searches = Searches(self.limits, [(query,) for query in queries])
+        state, visited = self._place(candidates, [each[-1] for each in searches.beams])
+        while searches.open:
+            levels, held, row = self._take_level([each[-1] for each in searches.beams], state, visited)
+            progress(searches.advance([levels[i] for i in searches.open]))
+            rows = [i * self._beam_size + path.place for i, each in enumerate(searches.beams) for path in each[-1]]
+            is_open = np.isin(np.arange(len(row)), rows)
+            state = self._hand_on(held, np.zeros(len(row), np.int64), is_open, state)
+            state.states[~is_open] = self.encoding.padding
+            visited = np.concatenate((visited[row], state.states[:, None]), axis=1)
+        found = [searches.conclude(i, partial(self.aggregate, query)) for i, query in enumerate(queries)]
+        return collect_search(candidates, self.limits, found)
 
     def _probe(self, position: Positions) -> StageOutputs:
         """Take one step and return the outputs of the tapped stages, and of those that follow from the step itself."""
@@ -322,6 +406,62 @@ class TensorEngine:
             return state, [set() for _ in range(num)]
         every = [remembers(goals[a:b].tolist()) for a, b in pairwise(atom_starts.tolist())]
         return state, [set(every[a:b]) for a, b in pairwise(goal_starts.tolist())]
+
+    def _place(self, candidates: CandidateSet, beams: Beams) -> tuple[_State, Ids]:
+        """Return the states of beams whose paths have visited the same number of goals, and the goals visited."""
+        paths = [(i * self._beam_size + path.place, path.visited) for i, beam in enumerate(beams) for path in beam]
+        longest = max([self._num_atoms, *(len(goal) for _, goals in paths for goal in goals)])
+        atoms = np.full((len(beams) * self._beam_size, len(paths[0][1]), longest, 3), HOLE, np.int64)
+        for row, goals in paths:
+            for j, goal in enumerate(goals):
+                atoms[row, j, : len(goal)] = goal
+        visited, excluded = self._translate.encode(atoms), self._translate.encode(candidates.atom[:, None])
+        if not self.limits.exclude_query:
+            excluded[:] = self.encoding.padding
+        next_variable = self._translate.free_variable(-atoms[..., 1:].min(axis=(1, 2, 3), initial=0))
+        return _State(visited[:, -1], next_variable, np.repeat(excluded, self._beam_size, axis=0)), visited
+
+    def _take_level(self, beams: Beams, state: _State, visited: Ids) -> tuple[list[Level], Expansion, Ids]:
+        """Call `take_level`. Return the level of each beam; what each place then holds, and the row of its parent."""
+        size = self._beam_size
+        sums = np.full((len(beams), size), -np.inf)
+        for i, beam in enumerate(beams):
+            sums[i, [path.place for path in beam]] = [path.log_probability for path in beam]
+        with self.tap_log.observe():
+            result = self.take_level(*(self.to_arrays(array.copy()) for array in (*state, visited, sums)))
+        found = self._read_result(result, len(state.states))
+        num, width = found.successors.shape[:2]
+        counts = np.clip(found.counts, 0, width)
+        is_listed = np.arange(width) < counts[:, None]
+        decoded = self._translate.decode(found.successors[is_listed])
+        scores = _score_shortest(decoded) if found.scores is None else found.scores[is_listed]
+        listed = zip(_list_goals(decoded), scores.tolist(), strict=True)
+        resolvents = [Resolvent(goal, Origin.NONE, 0, kind, score) for (kind, goal), score in listed]
+        begins, num_beyond = starts_of(counts).tolist(), (found.counts > width).tolist()
+        # An engine may also take a successor of another query's rows, or one that does not count.
+        row, column = np.arange(num) // size * size + found.parents.ravel(), found.choices.ravel()
+        is_held = (row >= 0) & (row < num) & (column >= 0) & (column < width)
+        row, held, stated = np.where(is_held, row, 0), found.next_states, found.log_probabilities
+        if held is None:
+            padded = np.pad(found.successors, ((0, 0), (0, 1), (0, 0), (0, 0)), constant_values=self.encoding.padding)
+            held = padded[row, np.where(is_held, column, width)]
+        goals = _list_goals(self._translate.decode(held))
+        levels = []
+        for i, beam in enumerate(beams):
+            rows = [i * size + path.place for path in beam]
+            taken = [Taken([*resolvents[begins[j] : begins[j + 1]], *[BEYOND] * num_beyond[j]]) for j in rows]
+            children = {child[:2]: child.log_probability for child in expand(beam, taken)}
+            kept = []
+            for place, child in enumerate(zip(found.parents[i].tolist(), found.choices[i].tolist(), strict=True)):
+                at = i * size + place
+                kind, goal = goals[at] if found.next_states is not None or is_held[at] else (GoalKind.GOAL, ())
+                total = children.get(child, -np.inf) if stated is None else stated[i, place]
+                merged = -1 if found.merged is None else int(found.merged[i, place])
+                parent, choice = child if child in children else (-1, -1)
+                if child != (-1, -1):
+                    kept.append(Kept(parent, choice, place, float(total), merged, goal, kind))
+            levels.append(Level(taken, kept))
+        return levels, Expansion(held[:, None], None, found.next_variable[row]), row
 
     def _derive(self, candidates: CandidateSet, progress: Progress) -> Iterator[tuple[Columns, NDArray[np.int64]]]:
         """Yield the steps of each tick, and the derivations that took them."""
@@ -506,6 +646,9 @@ class TensorEngine:
         candidate = CandidateSet(np.zeros(1, np.int32), np.zeros(1, np.int8), fact)
         # Proving reports its errors.
         with suppress(Exception):
+            if self._is_search:
+                self._search(candidate, no_progress)
+                return
             state, _ = self._begin(Positions(candidate, one - 1, one.astype(np.uint32), one, fact))
             # A compiler treats one state specially, and would compile again for two.
             self._call_expand(state.take(np.zeros(2, np.int64)))
@@ -535,6 +678,9 @@ class TensorEngine:
         if self._gives and gives != self._gives:
             raise self._misshapen(f"{', '.join(sorted(gives ^ self._gives))} given in some calls only")
         self._gives = gives
+        if other := gives.intersection(Expansion._fields[4:7] if self._is_search else Expansion._fields[7:]):
+            raise self._misshapen(f"{', '.join(sorted(other))} given, and the search is {self.limits.dialect.search}")
+        beams = num // self._beam_size, self._beam_size
         successors = self._read("successors", made.successors, "integers", num, None, None, 3)
         every = self._read("scores", made.scores, "floats", num, successors.shape[1])
         self._has_short_scores = every is not None and every.dtype == np.float32
@@ -546,6 +692,11 @@ class TensorEngine:
             self._read("choice", made.choice, "integers", num),
             self._read("done", made.done, "booleans", num),
             self._read("success", made.success, "booleans", num),
+            self._read("parents", made.parents, "integers", *beams),
+            self._read("choices", made.choices, "integers", *beams),
+            self._read("log_probabilities", made.log_probabilities, "floats", *beams),
+            self._read("next_states", made.next_states, "integers", num, None, 3),
+            self._read("merged", made.merged, "integers", *beams),
         )
 
     def _read(self, name: str, value: Any, kind: str, *shape: int | None) -> Any:
@@ -553,7 +704,7 @@ class TensorEngine:
 
         UserError for another type or shape.
         """
-        if value is None and name not in Expansion._fields[:3]:
+        if value is None and name not in (_REQUIRED if self._is_search else _REQUIRED[:3]):
             return None
         array = _to_numpy(value)
         if array is None:
@@ -567,7 +718,8 @@ class TensorEngine:
         return array.astype(np.float32 if kind == "floats" and array.dtype.itemsize < 8 else numbers)
 
     def _misshapen(self, message: str) -> UserError:
-        return UserError(message, where=f"{self._where}.expand", fix=f"write {SIGNATURE}")
+        fix = "see help(kgverify.TensorEngine.take_level)" if self._is_search else f"write {SIGNATURE}"
+        return UserError(message, where=f"{self._where}.{'take_level' if self._is_search else 'expand'}", fix=fix)
 
 
 def read_call(engine: TensorEngine, given: Sequence[Ids], result: Any) -> tuple[Positions, Columns]:
@@ -610,6 +762,13 @@ def read_call(engine: TensorEngine, given: Sequence[Ids], result: Any) -> tuple[
             candidates=columns.candidates._replace(outcome=outcome), steps=columns.steps._replace(outcome=outcome)
         )
     return positions, columns
+
+
+def _list_goals(decoded: Decoded) -> list[tuple[GoalKind, Goal]]:
+    """Return the kind and the atoms of each state."""
+    atoms: list[AtomIds] = [(predicate, first, second) for predicate, first, second in decoded.atoms.tolist()]
+    ends = pairwise(starts_of(decoded.num_atoms).tolist())
+    return [(GoalKind(kind), tuple(atoms[a:b])) for kind, (a, b) in zip(decoded.kind.tolist(), ends, strict=True)]
 
 
 def _to_numpy(value: Any) -> NDArray[Any] | None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import index
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from kgverify.engines.adapters.searching import Beams, SearchEngine
 from kgverify.engines.adapters.stepwise import (
     GIVE_UP_SCORE,
     MEMORIES,
@@ -23,6 +25,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.step.plain_step import Resolvent, Taken, TakenStep
+from kgverify.step.search import Kept, Level, Path, expand
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 
@@ -69,7 +72,8 @@ class TermProgram(NamedTuple):
     rules:    pairs of a head and a tuple of body atoms, in order, with the variables of the file
     limits:   the limits of the run
     query:    the query of the derivation
-    visited:  the goals of the derivation so far; the current one is last
+    visited:  the goals of the derivation so far; the current one is last. In a search, a list of these for each path
+    number:   the number of goals that a derivation has visited
 
     `rename` gives new names to the variables of a clause.
     """
@@ -78,12 +82,12 @@ class TermProgram(NamedTuple):
     rules: tuple[tuple[TermAtom, TermGoal], ...]
     limits: Limits
     query: TermAtom
-    visited: Sequence[TermGoal]
+    visited: Sequence[Any]
+    number: int
 
     def rename(self, *clause: TermAtom) -> list[TermAtom]:
         """Return the atoms of a clause with variables renamed to new ones: `?X` becomes `?X.3` at step 3."""
-        at = len(self.visited)
-        return [(p, *(f"{t}.{at}" if t.startswith(MARK) else t for t in terms)) for p, *terms in clause]  # type: ignore[misc]
+        return [(p, *(f"{t}.{self.number}" if t.startswith(MARK) else t for t in terms)) for p, *terms in clause]  # type: ignore[misc]
 
 
 class TermEngine(StepwiseEngine):
@@ -94,6 +98,7 @@ class TermEngine(StepwiseEngine):
     """
 
     memory: ClassVar[Memory] = "none"
+    form: ClassVar[str] = SIGNATURE
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
         super().__init__(program, limits, policy)
@@ -117,14 +122,12 @@ class TermEngine(StepwiseEngine):
     @property
     def info(self) -> EngineInfo:
         """The engine's info: the name of the class, and the unknown columns."""
-        return EngineInfo(name=self._where, mode=describe_mode("python"), unknown=UNKNOWN_TO_STEPS, variables="own")
+        mode = describe_mode("python", ("choice",) if isinstance(self, SearchEngine) else ())
+        return EngineInfo(name=self._where, mode=mode, unknown=UNKNOWN_TO_STEPS, variables="own")
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Taken:
         """Call the function, and reject successors that have too many atoms or are in the memory."""
-        excluded = query if self.limits.exclude_query else None
-        facts = Facts(self._facts_of, self._facts, excluded)
-        program = TermProgram(facts, self._rules, self.limits, query, visited)
-        made = self.find_successors(visited[-1], program)
+        made = self.find_successors(visited[-1], self._show_program(query, visited, len(visited)))
         if isinstance(made, str) or not isinstance(made, Iterable):
             raise self._misshapen(f"found {type(made).__name__}")
         found = [self._read(each) for each in made]
@@ -142,6 +145,10 @@ class TermEngine(StepwiseEngine):
         if found and not kept:
             kept = [Resolvent((), Origin.NONE, 0, GoalKind.FALSE)]
         return Taken(kept)
+
+    def _show_program(self, query: TermAtom, visited: Sequence[Any], number: int) -> TermProgram:
+        facts = Facts(self._facts_of, self._facts, query if self.limits.exclude_query else None)
+        return TermProgram(facts, self._rules, self.limits, query, visited, number)
 
     @cached_property
     def _facts(self) -> dict[TermAtom, None]:
@@ -176,7 +183,7 @@ class TermEngine(StepwiseEngine):
         return Resolvent(atoms, Origin.NONE, 0, GoalKind.GOAL, score)
 
     def _misshapen(self, message: str) -> UserError:
-        return UserError(message, where=self._where, fix=f"write {SIGNATURE}; an atom is (predicate, first, second)")
+        return UserError(message, where=self._where, fix=f"write {self.form}; an atom is (predicate, first, second)")
 
     def _take_all(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]]) -> Sequence[Taken]:
         # A step without successors is recorded as such.
@@ -249,6 +256,41 @@ class TermEngine(StepwiseEngine):
         return tuple(
             [(self._predicates.setdefault(p, len(self._predicates)), encode(a), encode(b)) for p, a, b in goal]
         )
+
+
+class TermSearchEngine(TermEngine, SearchEngine):
+    """A prover whose author provides `search`, a function on all paths of a beam in readable terms; see `engine_of`."""
+
+    form: ClassVar[str] = "function(goals, log_probabilities, program) -> lists of (successor, score), kept pairs"
+    searches: ClassVar[tuple[str, ...]] = ("greedy", "beam", "all")
+
+    def search(self, goals: list[TermGoal], log_probabilities: list[float], program: TermProgram) -> Any:
+        """Return for each goal its successors with their scores, and the pairs that are kept."""
+        raise NotImplementedError
+
+    def take_level(self, query: Any, beam: Sequence[Path]) -> Level:
+        """Call the function. Log-probabilities are those of its scores."""
+        visited: list[Any] = [path.visited for path in beam]
+        program = self._show_program(query, visited, len(visited[0]))
+        made = self.search([goals[-1] for goals in visited], [path.log_probability for path in beam], program)
+        try:
+            lists, pairs = made
+            taken = [Taken([self._read(goal)._replace(score=float(score)) for goal, score in each]) for each in lists]
+            kept = [(index(parent), index(choice)) for parent, choice in pairs]
+            sums = {child[:2]: child.log_probability for child in expand(beam, taken)}
+        except (TypeError, ValueError):
+            raise self._misshapen(f"found {made!r:.200}") from None
+        places = [(beam[i].place if 0 <= i < len(beam) else -1, choice) for i, choice in kept]
+        return Level(taken, [Kept(*pair, place, sums.get(pair, 0.0)) for place, pair in enumerate(places)])
+
+    def take_beams(self, candidates: CandidateSet, beams: Beams) -> Columns:
+        """Take a level of each beam, as `SearchEngine` does."""
+
+        def decode(goal: Any) -> Any:
+            return tuple(map(self._decode, goal))
+
+        named = [[path._replace(visited=list(map(decode, path.visited))) for path in beam] for beam in beams]
+        return super().take_beams(candidates, named)
 
 
 def _spell(atom: NamedAtom) -> TermAtom:

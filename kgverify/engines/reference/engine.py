@@ -20,8 +20,8 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
-from kgreference.search import Given, Search, search, take_level
 from kgreference.search import Path as ReferencePath
+from kgreference.search import Search, search, take_level
 from kgreference.step import OUR_STAGES, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.terms import Atom, Goal, Triple, canonical
@@ -264,16 +264,11 @@ class ReferenceEngine:
             excluded = find_excluded(self._dialect, self._limits, Atom._make(query), is_positive)
             goal = canonical((Atom._make(query),))
             start = Situation(self._dialect, self.program, self._limits, self._policy, excluded, goal, 0, set())
-            paths = [
-                ReferencePath(
-                    path.place,
-                    path.parent,
-                    (),
-                    path.log_probability,
-                    Given([tuple(map(Atom._make, each)) for each in path.visited], path.depth, path.num_uncounted),
-                )
-                for path in beam
-            ]
+            paths = []
+            for path in beam:
+                goals = tuple([tuple(map(Atom._make, goal)) for goal in path.visited])
+                counted = path.depth, path.num_uncounted
+                paths.append(ReferencePath(path.place, path.parent, path.log_probability, goals, *counted))
             # Every path of a beam has taken as many steps as the beam has levels.
             level, _ = take_level(start, len(beam[0].visited) - 1, paths, self.stages)
             found.append(Search(start, [level], [], Outcome.OPEN, False, 0.0))

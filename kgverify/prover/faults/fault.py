@@ -7,10 +7,11 @@ from functools import wraps
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Engine
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.ranking.draw import Draw
 from kgverify.ranking.rank import Rank
+from kgverify.step.search import SearchStages
 
 FACT_CAP: Final = 50
 """The number of facts of each predicate that `fact-cap` keeps."""
@@ -31,21 +32,24 @@ class Plant(NamedTuple):
 
     stages:      the functions of a step: of the evaluator on tensors, with the pool around it, or of the plain
                  evaluator
+    searching:   the functions of a search of the plain evaluator
     wrap_engine: a layer between the engine and its caller; normally `identity`
     """
 
     limits: Limits
     stages: Any
+    searching: SearchStages
     wrap_engine: Callable[[Engine], Engine]
     draw: Draw
     rank: Rank
 
     def replace(self, part: str, faulty: Callable[..., Any]) -> "Plant":
         """Return the same parts with a stage, `draw` or `rank` replaced by `faulty`, which first receives the sound one."""
-        owner: Any = self if part in self._fields else self.stages
+        name = next((name for name in ("stages", "searching") if part in getattr(self, name)._fields), "")
+        owner: Any = getattr(self, name) if name else self
         sound = getattr(owner, part)
         replaced = owner._replace(**{part: wraps(faulty)(lambda *given: faulty(sound, *given))})
-        planted: Plant = replaced if owner is self else self._replace(stages=replaced)
+        planted: Plant = self._replace(**{name: replaced}) if name else replaced
         return planted
 
 
@@ -103,6 +107,7 @@ class Fault:
     expected_kind: the class that a report should assign to its differences
     breaks:        what goes wrong
     needs:         the properties of a graph or a run that it needs to manifest
+    dialect:       a dialect in which it manifests; that of a fault of a search has one
     seen_in:       the place where such a defect was found
     """
 
@@ -111,6 +116,7 @@ class Fault:
     expected_kind: DifferenceClass
     breaks: str
     needs: str
+    dialect: Dialect = OURS
     seen_in: str = CONSTRUCTED
 
 

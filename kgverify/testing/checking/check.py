@@ -15,6 +15,7 @@ from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.engines.beams import takes_steps
 from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import silent_phase
@@ -36,6 +37,7 @@ from kgverify.testing.problems.decode import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
+from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, UNEXPLAINED, Effort
 from kgverify.verification.lockstep import compare_steps, follow_near_ties, step_from_goals
@@ -197,7 +199,8 @@ class Checker:
         rankings = pipeline.rank_finite(run, columns.candidates)
         is_equal = trace is None and are_equal(batch.rankings or (), rankings or ())
         stepped = None
-        if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
+        engines, searches = (batch.pipeline.engine, pipeline.engine), has_paths(batch.columns)
+        if self.lockstep and all(has_steps(each.info) and takes_steps(each, has_paths=searches) for each in engines):
             stepped = step_from_goals(batch.expected, pipeline, silent_phase)
         if is_equal and stepped is None:
             return found

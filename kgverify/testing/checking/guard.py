@@ -10,12 +10,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
+from kgverify.engines.adapters.searching import Beams
+from kgverify.engines.beams import SearchingEngine
 from kgverify.engines.load_engine import (
     SIGNATURE,
     describe_raised,
@@ -150,6 +152,7 @@ THE_REFERENCE: Final = "the reference"
 SIGNATURES: Final = {
     "prove": "prove(candidates: CandidateSet, progress) -> Columns",
     "step": "step(positions: Positions) -> Columns",
+    "take_beams": "take_beams(candidates: CandidateSet, beams: a list of Paths for each) -> Columns",
     "probe": "probe(position: Positions) -> dict of Stage to its output",
     "features": "features(columns: Columns) -> dict of name to an array, with a number for each candidate or each step",
     "numbers": "numbers: a property that returns an integer for each predicate, and one for each constant",
@@ -261,7 +264,7 @@ def _replace_exceptions(make_pipeline: MakePipeline, refuse: Refuse, *, is_limit
 class GuardedEngine:
     """An engine with a time limit, whose exceptions are replaced.
 
-    It can be probed if the original engine can.
+    It can be probed, and can take levels from given beams, if the original engine can.
 
     limit:  returns the context that limits the time for a number of candidates in a mode
     refuse: returns the exception that replaces an exception of the engine
@@ -280,6 +283,8 @@ class GuardedEngine:
         self.__wrapped__ = engine
         if isinstance(engine, ProbedEngine):
             self.probe: Callable[[Positions], StageOutputs] = _guarded(refuse, "probe", dict, engine.probe)
+        if isinstance(engine, SearchingEngine):
+            self.take_beams: Callable[..., Columns] = partial(self._take_beams, engine.take_beams)
         if isinstance(engine, DescribedEngine):
             self.features: Callable[[Columns], Any] = _guarded(refuse, "features", object, engine.features)
         if isinstance(engine, NumberedEngine):
@@ -299,6 +304,10 @@ class GuardedEngine:
         """Take one step from each position."""
         with self._limit(len(positions.depth), self.info.mode):
             return self._check("step", _call(self._refuse, "step", Columns, self._engine.step, positions))
+
+    def _take_beams(self, take: Callable[..., object], candidates: CandidateSet, beams: Beams) -> Columns:
+        with self._limit(sum(map(len, beams)), self.info.mode):
+            return self._check("take_beams", _call(self._refuse, "take_beams", Columns, take, candidates, beams))
 
     def _check(self, part: str, columns: Columns) -> Columns:
         """Return columns if they are arrays of the right kinds and, with a run, of the right lengths and ids."""

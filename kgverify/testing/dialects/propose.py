@@ -11,7 +11,7 @@ from msgspec import structs
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.errors import MissingDependency, UserError
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import FILTERS, OURS, RANKED, UNSEEN, VALUES, Dialect, Filter, show_value
+from kgverify.program.limits import FILTERS, OURS, RANKED, SEARCHES, UNSEEN, VALUES, Dialect, Filter, show_value
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import Rank
@@ -425,13 +425,12 @@ class DialectSearch:
     def propose(self) -> Proposal:
         """Return the dialect that fits; it has not been compared with the reference yet."""
         dialect, ranking = self._hypotheses.nearest, {each.switch: each for each in self._ranking}
+        switches = [name for name in Dialect.__struct_fields__ if name not in SEARCHES]
         return Proposal(
             engine=self._name,
             dialect=self._complete(dialect),
             has_steps=self.has_steps,
-            findings=tuple(
-                [ranking.get(name) or self._conclude_about(name, dialect) for name in Dialect.__struct_fields__]
-            ),
+            findings=tuple([ranking.get(name) or self._conclude_about(name, dialect) for name in switches]),
             lessons=tuple(self._lessons),
             notes=tuple(self.notes),
         )

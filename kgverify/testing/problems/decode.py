@@ -424,6 +424,8 @@ SWITCHED_EVERY: Final = 2
 """The distance between two problems with clauses for a switch, in dialects other than the default."""
 DEEPEST: Final = 20
 """The largest depth limit in dialects in which up to that many uncounted steps may precede each counted step."""
+MOST_PATHS: Final = 256
+"""The approximate maximum of paths of a derivation in a dialect that searches with several."""
 MOST_CROWDED: Final = 8
 """The largest number of resolvents of a step that a crowd exceeds."""
 
@@ -443,8 +445,11 @@ class _Clauses(NamedTuple):
 def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
     """Return the problem in a dialect, with a policy that the dialect supports and a depth that keeps derivations short."""
     limits = msgspec.structs.replace(problem.limits, dialect=dialect)
+    deepest = max(MOST_PATHS // dialect.searching.size, 2)
     if dialect.skips_unary or "max_atoms" not in dialect.filters:
-        limits = msgspec.structs.replace(limits, max_depth=min(limits.max_depth, DEEPEST))
+        deepest = min(deepest, DEEPEST)
+    if deepest < limits.max_depth and dialect != OURS:
+        limits = msgspec.structs.replace(limits, max_depth=deepest)
     # `two_tower` embeds the variables of at most `max_atoms` atoms.
     return replace(problem, limits=limits, policy=problem.policy if "max_atoms" in dialect.filters else SHORTEST)
 
@@ -466,7 +471,9 @@ def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> 
 
 def add_switch(problem: Problem, number: int, choice: int) -> Problem:
     """Return the problem with the clauses and the query of a shape, after or before its own."""
-    shape = SHAPES[number % len(SHAPES)](problem.limits, choice >> 1)
+    # In a dialect that searches, every second one is for the search.
+    is_web = problem.limits.dialect.search != OURS.search and number % 2
+    shape = (_weave if is_web else SHAPES[number % len(SHAPES)])(problem.limits, choice >> 1)
     facts, (query,) = (
         tuple([atom.rename(_CONSTANTS_OF_LETTERS, _PREDICATES_OF_LETTERS) for atom in parse_atoms(text)])
         for text in (shape.facts, shape.query)
@@ -499,6 +506,20 @@ def _chain(limits: Limits, choice: int) -> _Clauses:
     letters = "a" + "lmnopqrstuvwxyzbc"[: min(limits.max_depth + choice % 3, 16)]
     rules = "; ".join([f"{one}(X,Y) {other}(X,Y)" for one, other in pairwise(letters)])
     return _Clauses(f"{letters[-1]}(i,j)" if choice // 3 % 4 else "", rules)
+
+
+def _weave(limits: Limits, choice: int) -> _Clauses:
+    """Return rules of one atom between four layers, forwards and back to the second one. Each bit adds a rule or a fact.
+
+    Several paths reach a goal, each after other goals. Steps have different numbers of resolvents, of equal scores.
+    Paths end in a proof or in nothing, at different depths.
+    """
+    edges = [f"{one}(X,Y) {other}(X,Y)" for ones, others in _WEB for one in ones for other in others]
+    facts = [f"{letter}(i,j)" for letter in "ehk" if (choice := choice >> 1) & 1]
+    return _Clauses(" ".join(facts), "; ".join([edge for edge in edges if (choice := choice >> 1) & 1]))
+
+
+_WEB: Final = (("a", "bcd"), ("bcd", "efg"), ("efg", "hk"), ("efg", "bcd"))
 
 
 SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (

@@ -241,6 +241,8 @@ def _show(value: object) -> str:
 
 
 _WORDS: Final = ("yes", "no")
+_COMMA: Final = re.compile(r",(?![^(]*\))")
+"""A comma between items, unlike that of `sample(4, 0)`."""
 _SWITCHES: Final = {name: getattr(OURS, name) for name in OURS.__struct_fields__}
 """The switches of a dialect, each with its default."""
 
@@ -516,7 +518,7 @@ class _Header:
         return value
 
     def items(self, key: str) -> list[str]:
-        return [item.strip() for item in self._single(key).split(",") if item.strip()]
+        return [item.strip() for item in _COMMA.split(self._single(key)) if item.strip()]
 
     def pairs(self, key: str, items: Iterable[str], defaults: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Return items, pairs of a name and a value, by name.

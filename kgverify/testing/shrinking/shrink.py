@@ -13,12 +13,14 @@ from functools import partial
 from itertools import product, starmap
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
+
 from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.graphs.vocabulary import NO_VOCABULARY
 from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import NUMBERS, Limits
+from kgverify.program.limits import NUMBERS, OURS, SEARCHES, Dialect, Limits, Search
 from kgverify.program.outcomes import Stage
 from kgverify.program.program import NamedRule, render_named
 from kgverify.ranking.draw import ALL
@@ -400,6 +402,26 @@ def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
     return problem
 
 
+def list_searches(dialect: Dialect) -> Iterator[Dialect]:
+    """Yield the dialect with a simpler search, the simplest first: one path, a default of another switch, a smaller number."""
+    kind, size, seed = dialect.searching
+    plain = {name: getattr(OURS, name) for name in SEARCHES}
+    simpler = [plain, *({name: value} for name, value in plain.items() if name != "search")]
+    numbers = [(num, seed) for num in (1, 2, 3, size // 2, size - 1) if 0 < num < size] + [(size, 0)]
+    simpler += [{"search": str(Search(kind, *each))} for each in numbers]
+    dialects = [msgspec.structs.replace(dialect, **each) for each in simpler] if kind != "greedy" else []
+    yield from (each for each in dict.fromkeys(dialects) if each != dialect)
+
+
+def simplify_search(problem: Problem, oracle: Oracle) -> Problem:
+    """Simplify the search of the dialect as far as possible."""
+    return _repeat(problem, oracle, lambda now: map(partial(_with_dialect, now), list_searches(now.limits.dialect)))
+
+
+def _with_dialect(problem: Problem, dialect: Dialect) -> Problem:
+    return replace(problem, limits=msgspec.structs.replace(problem.limits, dialect=dialect))
+
+
 def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
     """Reduce the queries to one with as few corruptions as possible, unranked if ranking does not matter."""
     if len(problem.queries) + len(problem.unranked) > 1:
@@ -546,6 +568,7 @@ def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
 
 
 PASSES: Final[dict[str, Pass]] = {
+    "simplify_search": simplify_search,
     "lower_limits": lower_limits,
     "reduce_slots": reduce_slots,
     "drop_queries": drop_queries,
@@ -686,6 +709,10 @@ def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
             for other in [usual] if isinstance(value, bool) else dict.fromkeys((*near, usual)):
                 if value != usual and other >= min(usual, 1):
                     yield Neighbour(problem.with_number(part, name, other), text.format(other, value))
+    for simpler in reversed([*list_searches(problem.limits.dialect)]):
+        yield Neighbour(
+            _with_dialect(problem, simpler), f"the dialect is {simpler} instead of {problem.limits.dialect}"
+        )
     for kind, at, num in problem.vocabulary.list_unused():
         for other in dict.fromkeys((num - 1, num + 1, 0)):
             yield Neighbour(_with_unused(problem, kind, at, other), f"unused {kind}: {other} instead of {num}")

@@ -21,7 +21,7 @@ from kgverify.escaping import ShownAsText, make_visible
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.vocabulary import NO_VOCABULARY, Vocabulary
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.outcomes import STEP_STAGES, Origin, Stage
+from kgverify.program.outcomes import SEARCH_STAGES, STEP_STAGES, Origin, Stage
 from kgverify.program.program import NamedRule
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
@@ -85,21 +85,20 @@ class Slicer:
         if divergence.stage in (Stage.CORRUPT, Stage.RANK, Stage.METRIC):
             yield from self._cut_ranking(divergence)
             return
-        if divergence.stage in STEP_STAGES:
+        if divergence.stage in (*STEP_STAGES, *SEARCH_STAGES):
             yield from self._cut_step(divergence)
         yield from self._cut_neighbours(divergence)
 
     def touched(self, divergence: Divergence) -> tuple[NamedAtom, ...]:
         """Return the facts that made resolvents, or deleted atoms, before a divergence of a step."""
-        last = divergence.step if divergence.step >= 0 else None
-        return self._touched([divergence.candidate], last).facts
+        return self._touched([divergence.candidate], _find_last(divergence)).facts
 
     def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
-        row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
+        row, last = divergence.candidate, _find_last(divergence)
         way, query = self._touched([row], last), self._candidate(row)
         # The starts: the touched facts and rules, the query, and the rules that lead from it.
         starts: list[tuple[Touched, NamedAtom, tuple[NamedRule, ...]]] = [(way, query, way.rules)]
-        if way.goal:
+        if way.goal and divergence.stage in STEP_STAGES:
             here = self._touched([row], last, only_last=True)
             # Start at the goal of the divergent step, as a query or as the body of a rule.
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
@@ -244,6 +243,11 @@ class Slicer:
     def _facts(self) -> list[NamedAtom]:
         """The facts in the order of the program."""
         return list(map(self.graph.program.symbols.decode, self.graph.program.facts.tolist()))
+
+
+def _find_last(divergence: Divergence) -> int | None:
+    """Return the last step that matters; None if all do, as those of other paths in a search."""
+    return divergence.step if divergence.step >= 0 and divergence.stage in STEP_STAGES else None
 
 
 class _Side:

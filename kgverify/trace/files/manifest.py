@@ -109,13 +109,6 @@ class Shard(msgspec.Struct, frozen=True):
     root: str
 
 
-class Part(msgspec.Struct, frozen=True):
-    """The position of a folder's writer among several: number `index`, from 0, of `count`."""
-
-    index: int
-    count: int
-
-
 class ShardError(UserError):
     """The error for a shard that does not match the manifest.
 
@@ -141,7 +134,6 @@ class ShardError(UserError):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of a folder of shards; a file missing from this list does not belong to the trace.
 
-    part:     set if this is the work of one writer of several
     has_gaps: candidates between those recorded were lost, so the recording cannot be resumed
     """
 
@@ -153,13 +145,10 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str
     schema_version: int
     creator: str = ""
-    part: Part | None = None
     has_gaps: bool = False
 
 
-def list_shards(
-    shards: tuple[Shard, ...], *, is_complete: bool, creator: str, part: Part | None = None, has_gaps: bool = False
-) -> Manifest:
+def list_shards(shards: tuple[Shard, ...], *, is_complete: bool, creator: str, has_gaps: bool = False) -> Manifest:
     """Make the manifest of these shards."""
     return Manifest(
         is_complete=is_complete,
@@ -170,14 +159,13 @@ def list_shards(
         format=FORMAT,
         schema_version=SCHEMA_VERSION,
         creator=creator,
-        part=part,
         has_gaps=has_gaps,
     )
 
 
 def replace_shards(manifest: Manifest, shards: tuple[Shard, ...]) -> Manifest:
     """Make a manifest that lists other shards of the same recording, in this version of the schema."""
-    facts: dict[str, Any] = {name: getattr(manifest, name) for name in ("is_complete", "creator", "part", "has_gaps")}
+    facts: dict[str, Any] = {name: getattr(manifest, name) for name in ("is_complete", "creator", "has_gaps")}
     return list_shards(shards, **facts)
 
 
@@ -240,8 +228,6 @@ def _find_problems(manifest: Manifest) -> Iterator[str]:
     for index, shard in enumerate(manifest.shards):
         if not all(re.fullmatch("[0-9a-f]{16}", digits, re.ASCII) for digits in (shard.xxh3, shard.root)):
             yield f"shard {index} has hashes that are not 16 hexadecimal digits"
-    if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
-        yield f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less"
     total = replace_shards(manifest, manifest.shards)
     if total != manifest:
         yield (

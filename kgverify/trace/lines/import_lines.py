@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from kgverify.errors import UserError
+from kgverify.program.limits import OURS
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.trace.lines.line import (
     CandidateLine,
@@ -24,7 +26,7 @@ from kgverify.trace.lines.line import (
     read_lines,
 )
 from kgverify.trace.lines.survey import LABEL, Survey
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, PATHS
 from kgverify.trace.write.loop_writer import LoopWriter
 
 _BATCH: Final = 1 << 14
@@ -71,6 +73,13 @@ def import_lines(
             engine = msgspec.structs.replace(
                 engine, unknown=tuple(dict.fromkeys((*engine.unknown, "candidates.num_steps")))
             )
+        dialect = header.limits.dialect if header.limits is not None else None
+        if dialect is not None and dialect.search != OURS.search:
+            raise UserError(
+                f"the dialect searches by {dialect.search}, and lines cannot tell the paths of a search",
+                where=str(source),
+                fix="write the trace with kgverify.LoopWriter, which takes the columns of paths",
+            )
         writer = LoopWriter(
             target,
             engine=engine,
@@ -80,6 +89,7 @@ def import_lines(
             policy=header.policy,
             program_sha256=header.program_sha256,
             run=header.run,
+            part=header.part,
             facts=facts,
             rules=None if header.rules is None else [encoder.rule(rule) for rule in header.rules],
             level=level,
@@ -93,7 +103,9 @@ def import_lines(
                     batch.write(writer)
                 batch.add(line)
             batch.write(writer)
-    return Imported(batch.num_written, survey.num_steps, tuple(sorted(KNOWLEDGE_GRAPH.optional - survey.columns)))
+    return Imported(
+        batch.num_written, survey.num_steps, tuple(sorted(KNOWLEDGE_GRAPH.optional - PATHS - survey.columns))
+    )
 
 
 class _Encoder:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from kgverify.errors import UserError, suggest
 from kgverify.files.reading import NOT_JSON, STANDARD_INPUT, open_file
 from kgverify.program.limits import DeclaredLimits
-from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
+from kgverify.trace.model.header import EngineInfo, Part, PolicyInfo, RunInfo
 
 _MAX_LINE_BYTES: Final = 256 << 20
 """The longest line that is accepted, as it is held in memory. The header line lists all facts and names."""
@@ -44,6 +44,7 @@ class HeaderLine(Struct, forbid_unknown_fields=True):
     policy: str | PolicyInfo = ""
     program_sha256: str = ""
     run: RunInfo = RunInfo()
+    part: Part | None = None
     predicates: list[str] | None = None
     constants: list[str] | None = None
     facts: list[NamedTerms] | None = None

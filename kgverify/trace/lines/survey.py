@@ -16,9 +16,11 @@ _PARTIAL: Final = ("steps.choice", "steps.outcome", "candidates.outcome", "resol
 
 LABEL: Final = LABELS.replace("/", ".")
 
+_OF_LINES: Final = KNOWLEDGE_GRAPH.optional & KNOWLEDGE_GRAPH.compared_names
+
 _WHOLE: Final = {
     name.partition(".")[2]: name
-    for name in ("candidates.query", "candidates.side", LABEL, *sorted(KNOWLEDGE_GRAPH.optional.difference(_PARTIAL)))
+    for name in ("candidates.query", "candidates.side", LABEL, *sorted(_OF_LINES.difference(_PARTIAL)))
 }
 """The fields that either all lines of a kind have, or no line has, and their columns."""
 

@@ -155,7 +155,7 @@ def _select(path: Path, found: CheckReport) -> tuple[Manifest, tuple[Loss, ...]]
     if not shards:
         raise _nothing(path, "; ".join(part.problem for part in parts))
     has_gaps = old.has_gaps or is_intact != sorted(is_intact, reverse=True)
-    new = list_shards(shards, is_complete=False, creator=old.creator, part=old.part, has_gaps=has_gaps)
+    new = list_shards(shards, is_complete=False, creator=old.creator, has_gaps=has_gaps)
     return new, tuple(Loss(p.name, p.problem, p.num_candidates, p.num_steps) for p in parts if p.problem)
 
 

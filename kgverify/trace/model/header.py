@@ -1,7 +1,7 @@
 """The header of a trace: the engine, the program, the policy, the limits and the run."""
 
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -69,6 +69,11 @@ def unknown_columns(engine: EngineInfo, limits: DeclaredLimits | None = None) ->
     return unknown.union(*(pair for pair in _PAIRS if pair & unknown))
 
 
+def known_columns(engine: EngineInfo, limits: DeclaredLimits) -> frozenset[str]:
+    """Return the compared columns that an engine knows, as in `Trace.fields`."""
+    return (KNOWLEDGE_GRAPH.compared_names | PATHS) - unknown_columns(engine, limits)
+
+
 def check_unknown(engine: EngineInfo) -> None:
     """Raise a UserError for an unknown column that is needed to read the others."""
     unknown = frozenset(engine.unknown)
@@ -129,6 +134,35 @@ class RunInfo(msgspec.Struct, frozen=True):
         return ("graph",) if self.num_queries else ("graph", "num_queries")
 
 
+class Part(msgspec.Struct, frozen=True):
+    """The part of one process in a recording by several.
+
+    rank, world: the number of the process, from 0, and the number of processes
+    assign:      the rule: `modulo` if a query with all its candidates belongs to the rank (number of the query) mod world,
+                 `blocks` if each rank has consecutive queries, about the same number; empty if it is unknown. An engine
+                 that divides single candidates numbers these instead, in the order of the whole run
+
+    UserError unless the rank is from 0 to world - 1, and the world below 2**31.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Part(1, 4, "modulo").world
+        4
+    """
+
+    rank: int
+    world: int
+    assign: Literal["", "modulo", "blocks"] = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world < 1 << 31:
+            raise UserError(
+                f"is rank {self.rank} of a world of {self.world}",
+                where="part",
+                fix="number the processes from 0 to world - 1",
+            )
+
+
 class ClauseTexts(msgspec.Struct, frozen=True):
     """The rules as text, with their source locations, and the file of the facts."""
 
@@ -145,6 +179,7 @@ class Header(msgspec.Struct, frozen=True):
     absent:    columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
                only at a level that leaves such columns out by itself
     recording: a random id that every copy of a recording keeps; empty if it has none
+    part:      set if this is the trace of one of several processes, each of which proved some of the candidates
     """
 
     engine: EngineInfo
@@ -158,6 +193,7 @@ class Header(msgspec.Struct, frozen=True):
     level: str = "steps"
     absent: tuple[str, ...] = ()
     recording: str = ""
+    part: Part | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -166,6 +202,8 @@ def encode_header(header: Header) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(header)
     if header.limits.dialect == _assumed_dialect(fields["limits"]):
         del fields["limits"]["dialect"]
+    if header.part is None:
+        del fields["part"]
     return fields
 
 
@@ -190,10 +228,17 @@ def _assumed_dialect(limits: dict[str, Any]) -> Dialect | None:
     return None if any(limits.get(name) is None for name in NUMBERS) else OURS
 
 
-def without_recording(content: bytes) -> object:
-    """Return the JSON of a header without the id of its recording, which may differ between parts and shards of a run."""
+def without(content: bytes, *names: str) -> dict[str, Any]:
+    """Return the JSON of a header without some fields, such as `recording`, which may differ between the shards of a run."""
     raw = msgspec.json.decode(content)
-    return {name: value for name, value in raw.items() if name != "recording"} if isinstance(raw, dict) else raw
+    return {name: value for name, value in raw.items() if name not in names} if isinstance(raw, dict) else {"": raw}
+
+
+def differing_fields(one: bytes, other: bytes, *ignored: str) -> str:
+    """Return ` in run, limits`: the fields in which two headers differ, except `recording` and the ignored ones."""
+    left, right = (without(each, "recording", *ignored) for each in (one, other))
+    odd = sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+    return f" in {', '.join(odd)}" if odd else ""
 
 
 def check_header(header: Header) -> None:

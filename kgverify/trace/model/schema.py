@@ -228,8 +228,8 @@ class Schema:
 
     @cached_property
     def compared_names(self) -> frozenset[str]:
-        """The names of the compared columns, such as `steps.choice`."""
-        return frozenset(each.name for each in self.compared)
+        """The names of the compared columns, such as `steps.choice`, without those that only some searches have."""
+        return frozenset(each.name for each in self.compared if not each.of_search)
 
     @cached_property
     def optional(self) -> frozenset[str]:
@@ -372,8 +372,8 @@ class Schema:
         return level is not TraceLevel.DIGESTS or not path.startswith("program/")
 
     def columns_kept(self, level: TraceLevel) -> frozenset[str]:
-        """Return the names of the compared columns that this level can hold."""
-        return frozenset(each.name for each in self.compared if each.path not in self._left_out[level])
+        """Return the names of the compared columns that this level can hold, without those that only some searches have."""
+        return self.compared_names - {path.replace("/", ".") for path in self._left_out[level]}
 
     def missing(self, path: str, where: str) -> UserError:
         """Return the error for a file that lacks a dataset."""

@@ -3,18 +3,31 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice
+from os.path import relpath
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import finalize
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, names_url
+from kgverify.files.writing import refuse_link
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, partial_of, read_manifest, render_hash, replaced_of
+from kgverify.trace.files.manifest import (
+    MANIFEST,
+    Shard,
+    ShardError,
+    numbers_of,
+    partial_of,
+    read_manifest,
+    render_hash,
+    replaced_of,
+)
 from kgverify.trace.hdf5.stored_array import ReadMemory
 from kgverify.trace.model.columns import (
     KNOWLEDGE_GRAPH,
@@ -28,10 +41,16 @@ from kgverify.trace.model.columns import (
     select_candidates,
 )
 from kgverify.trace.model.digests import Words
-from kgverify.trace.model.header import Header, without_recording
+from kgverify.trace.model.header import Header, Part, differing_fields
 from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema
 from kgverify.trace.model.trace import Trace, describe_trace
 from kgverify.trace.read.data_file import DataFile, LazySequence, lazy_names, open_shard
+
+MOST_SHOWN: Final = 10
+"""The most traces that a message describes."""
+
+MOST_MISSING: Final = 1000
+"""The most missing ranks that are listed: a trace may claim any size of the world."""
 
 SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats; a piece of a recording repeats only the header."""
@@ -46,15 +65,31 @@ def read_trace(path: Path | str, schema: Schema = KNOWLEDGE_GRAPH) -> Trace:
     return TraceFile(path, is_lazy=True, schema=schema).load()
 
 
+class Member(NamedTuple):
+    """The trace of one process: its path, its part, and the number of its candidates."""
+
+    path: Path
+    part: Part
+    num_candidates: int
+
+    def __str__(self) -> str:
+        """Return `rank 1 (rank-1.h5)`."""
+        return f"rank {self.part.rank} ({self.path.name})"
+
+
 class TraceFile:
-    """A trace on disk: one file, or a folder of shards, with rows numbered over all files.
+    """A trace on disk: one file, a folder of shards, or a folder of the traces of several processes.
+
+    Rows are numbered over all files, and the traces of processes are in the order of their ranks.
 
     Small datasets are verified when they are read. The checksums, values and digests of the others are verified by
     `load`, by `verify_content`, or by a caller that reads all of a column.
 
     files:       the files, each a `DataFile`
     shards:      the entry of each file in the manifest; None for a single file
-    faults:      messages about shards that were left out because they are missing or duplicated
+    members:     the traces of processes; one for the trace of one of several processes, none for other traces
+    faults:      messages about shards that were left out because they are missing or duplicated, and about ranks whose
+                 traces are missing or did not finish
     is_complete: False for a single shard and for a recording that did not finish
     schema:      the schema of its columns
     """
@@ -66,6 +101,7 @@ class TraceFile:
         tolerates_shards: bool = False,
         is_lazy: bool = False,
         schema: Schema = KNOWLEDGE_GRAPH,
+        members: Sequence[Path] = (),
     ) -> None:
         self.schema = schema
         # A downloaded copy of a URL is deleted with this object.
@@ -76,10 +112,14 @@ class TraceFile:
         self._reopen = partial(type(self), tolerates_shards=tolerates_shards, is_lazy=is_lazy, schema=schema)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
+        self._members: tuple[Member, ...] = ()
+        self._lasts: list[int] = []
         self.files: Sequence[DataFile]
         counted: list[DataFile | Shard]
         self._memory = ReadMemory()
-        if self.path.is_dir():
+        if paths := members or find_members(self.path):
+            counted = self._open_members(paths, tolerates_shards, needs_ranks=not members)
+        elif self.path.is_dir():
             counted = self._open_folder(tolerates_shards, is_lazy)
         elif self.path.exists():
             self.files = [DataFile(self.path, self._memory, schema=schema)]
@@ -100,6 +140,7 @@ class TraceFile:
         )
         self.num_candidates = int(self.candidate_starts[-1])
         self.num_steps = int(self.step_starts[-1])
+        self._lasts = self._lasts or [len(self.files) - 1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location: the copy opens the trace there."""
@@ -115,10 +156,20 @@ class TraceFile:
         """Return the number of rows of a level in all files."""
         return sum(file.num_rows(level) for file in self.files)
 
-    @property
+    @cached_property
     def header(self) -> Header:
-        """The header of the trace."""
-        return self.files[0].header
+        """The header of the trace. Of several traces, it is the first one's, without a part."""
+        header = self.files[0].header
+        if len(self._lasts) < 2:
+            return header
+        ids = [self.files[i].header.recording for i in self._lasts]
+        return msgspec.structs.replace(header, part=None, recording="+".join(ids) if all(ids) else "")
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The traces of processes."""
+        part = self.header.part
+        return self._members if part is None else (Member(self.path, part, self.num_candidates),)
 
     @property
     def symbols(self) -> Symbols:
@@ -137,13 +188,33 @@ class TraceFile:
 
     @property
     def rankings(self) -> Rankings | None:
-        """The rankings; None if the trace holds no rankings."""
-        return self.files[-1].rankings
+        """The rankings; None if the trace holds no rankings, or if two processes ranked the same query and side."""
+        return self.join_rankings(refuses=False)
+
+    def join_rankings(self, *, refuses: bool = True) -> Rankings | None:
+        """Join the rankings of all traces by query and side. UserError, or None, if two traces ranked the same ones."""
+        found = [ranked for i in self._lasts if (ranked := self.files[i].rankings) is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        columns: Any = [np.concatenate(column) for column in zip(*found, strict=True)]
+        order = np.lexsort((columns[1], columns[0]))
+        joined = Rankings(*(column[order] for column in columns))
+        again = (joined.query[1:] == joined.query[:-1]) & (joined.side[1:] == joined.side[:-1])
+        if again.any() and not refuses:
+            return None
+        if again.any():
+            row = int(np.argmax(again))
+            raise UserError(
+                f"query {joined.query[row]}, side {joined.side[row]} is ranked in more than one trace",
+                where=self.source,
+                fix="give all candidates of a query to one writer, or leave the rankings out",
+            )
+        return joined
 
     @property
     def fields(self) -> frozenset[str]:
         """The columns that the files hold. Rankings are in the last file; the program may be only in the first."""
-        return self.files[0].fields | self.files[-1].fields
+        return self.files[0].fields.union(*(self.files[i].fields for i in self._lasts))
 
     def release(self) -> None:
         """Do nothing, unlike `Trace.release`: the columns that were read are not kept."""
@@ -167,14 +238,14 @@ class TraceFile:
         if len(parts) == 1 and not self.path.is_dir():
             return parts[0]
         digests = Digests(*(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True)))
-        whole = self.with_columns(concatenate([part.columns for part in parts]), digests, parts[-1].rankings)
+        whole = self.with_columns(concatenate([part.columns for part in parts]), digests, self.rankings)
         return replace(whole, labels=_join_labels([part.labels for part in parts]))
 
     def load_parts(self) -> Iterator[tuple[DataFile, Trace]]:
         """Yield each file with its content, checked as `load` does; one file is in memory at a time."""
         for index, shard in enumerate(self.shards):
             file = self.files[index]
-            check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
+            check_alike(self.files[0], file, is_last=index in self._lasts)
             trace = file.load()
             if shard is not None:
                 check_root(trace.root, shard, file.path)
@@ -183,7 +254,7 @@ class TraceFile:
     def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
         """Return this trace's metadata with other columns, in memory."""
         trace = self.files[0].with_columns(columns, digests, rankings)
-        return replace(trace, fields=self.fields, is_complete=self.is_complete, source=self.source)
+        return replace(trace, header=self.header, fields=self.fields, is_complete=self.is_complete, source=self.source)
 
     def metadata_only(self) -> Trace:
         """Return the trace unchecked and without candidates, its names and facts as views, to show a few candidates."""
@@ -196,7 +267,7 @@ class TraceFile:
             file.read_all(name) if name in file.stored else None for name in ("program/facts", "program/fact_lines")
         )
         return Trace(
-            header=file.header,
+            header=self.header,
             symbols=Symbols(*names),
             columns=file.read_steps(0, 0),
             digests=NO_DIGESTS,
@@ -358,6 +429,53 @@ class TraceFile:
         for number, file in enumerate(self.files, 1):
             check_alike(self.files[0], file, is_last=number == len(self.files))
 
+    def _open_members(
+        self, paths: Sequence[Path], tolerates_shards: bool, needs_ranks: bool
+    ) -> "list[DataFile | Shard]":
+        """Open several traces, in the order of their ranks if they have ranks, and return all their files."""
+        traces = [self._reopen(path) for path in paths]
+        faults = [f"{trace.path} is not complete: resume its recording" for trace in traces if not trace.is_complete]
+        if needs_ranks or any(trace.members for trace in traces):
+            faults += [f"{rank} has no trace in {self.source}" for rank in _list_missing(traces)]
+            traces.sort(key=lambda trace: trace.members[0].part.rank)
+        if faults and not tolerates_shards:
+            raise UserError("; ".join(faults), where=self.source, fix="give the complete traces of all ranks")
+        self._members = tuple(member for trace in traces for member in trace.members)
+        self.faults = (*faults, *(fault for trace in traces for fault in trace.faults))
+        self.files = [file for trace in traces for file in trace.files]
+        self.shards = tuple(shard for trace in traces for shard in trace.shards)
+        starts = np.cumsum([0, *(len(trace.shards) for trace in traces)]).tolist()
+        self._lasts = [start + i for start, trace in zip(starts, traces, strict=False) for i in trace._lasts]
+        self.is_complete = True
+        for index, file in enumerate(self.files):
+            check_alike(self.files[0], file, is_last=index in self._lasts)
+        return list(self.files)
+
+
+def find_members(folder: Path) -> list[Path]:
+    """Return the traces in a folder that is not a trace itself: files ending in .h5, and folders of shards."""
+    if not folder.is_dir() or (folder / MANIFEST).exists():
+        return []
+    paths = sorted(folder.iterdir())
+    found = [p for p in paths if (p / MANIFEST).is_file() or (p.suffix == ".h5" and not numbers_of(p.name))]
+    for path in found:
+        refuse_link(path)
+    return found
+
+
+def _list_missing(traces: "Sequence[TraceFile]") -> list[str]:
+    """Return the ranks without a trace. UserError unless all traces are of processes of one recording."""
+    parts = [member.part for trace in traces for member in trace.members]
+    if len({(part.world, part.assign) for part in parts}) != 1 or not all(trace.members for trace in traces):
+        texts = [f"{trace.path} ({trace.header.part or 'no rank'})" for trace in traces[:MOST_SHOWN]]
+        raise UserError(
+            f"expected the traces of the processes of one recording, found {', '.join(texts)}",
+            where=str(traces[0].path.parent),
+            fix="state rank, world and rule in each of them (docs/traces.md), or give the path of one trace",
+        )
+    ranks, world = {part.rank for part in parts}, parts[0].world
+    return list(islice((f"rank {i} of {world}" for i in range(world) if i not in ranks), MOST_MISSING))
+
 
 def _join_labels(parts: Sequence[NDArray[np.uint8] | None]) -> NDArray[np.uint8] | None:
     found = [part for part in parts if part is not None]
@@ -371,24 +489,29 @@ def check_same_run(first: DataFile, file: DataFile) -> None:
         # Equal checksums suffice: the bytes are verified when they are read.
         own, other = file.stored.get(name), first.stored.get(name)
         is_same = own is not None and other is not None and own.checksum == other.checksum
-        if not is_same and not (name == "header" and _has_same_header(first, file)):
+        what = ""
+        if name == "header" and not is_same:
+            what = differing_fields(first.small(name).tobytes(), file.small(name).tobytes(), "part")
+            is_same = not what
+        if not is_same:
             raise UserError(
-                f"differs from that of {first.path.name}, expected the same in every shard",
+                f"differs{what} from that of {relpath(first.path, file.path.parent)}, expected the same in every shard",
                 where=f"{file.path}:{name}",
-                fix=RECORD_AGAIN,
+                fix=RECORD_AGAIN
+                if "shard/index" in file.stored
+                else "record every part with the same program and options",
             )
-
-
-def _has_same_header(first: DataFile, file: DataFile) -> bool:
-    own, other = (without_recording(each.small("header").tobytes()) for each in (first, file))
-    return own == other
 
 
 def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
     """Raise a UserError unless a file is of the same run as the first and has the same columns; only the last has rankings."""
     check_same_run(first, file)
     names = {*first.stored, *file.stored}
-    odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith(("rankings/", *SHARED))]
+    odd = [
+        n
+        for n in names
+        if (n in first.stored) != (n in file.stored) and not n.startswith(("rankings/", "shard/", *SHARED))
+    ]
     if odd:
         raise UserError(
             f"{first.schema.column_of[min(odd)].name} is in one shard and not in another",

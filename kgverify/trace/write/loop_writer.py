@@ -17,7 +17,7 @@ from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Rule, Symbols
 from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, LABELS, Columns, Rankings, starts_of
-from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
+from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, Part, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import Column, TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
@@ -37,6 +37,7 @@ class LoopWriter:
     policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
     rules:       the program's rules, each a `Rule`, or a list of its atoms as ids, the head first; optional
+    part:        the part of this process, if several record together; then `query`, the number of the query, is required
     level, is_archived, shard_steps: as in `Storage`
     overwrites:  replace an existing trace at `path`
 
@@ -64,6 +65,7 @@ class LoopWriter:
         policy: str | PolicyInfo = "",
         program_sha256: str = "",
         run: RunInfo | None = None,
+        part: Part | None = None,
         facts: Any = None,
         rules: Sequence[Rule | Sequence[Sequence[int]]] | None = None,
         level: str = "steps",
@@ -78,6 +80,7 @@ class LoopWriter:
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
+            part=part,
         )
         self._symbols = Symbols(tuple(predicates), tuple(constants))
         self._facts = None if facts is None else self._convert(FIELD_OF["program/facts"], facts)
@@ -96,10 +99,12 @@ class LoopWriter:
         steps: Arrays,
         resolvents: Arrays,
         stages: Arrays | Sequence[StageOutputs] | None = None,
+        paths: Arrays | None = None,
     ) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
         stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
+        paths:  the paths of a search, if the dialect of the limits has one
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from the columns of
         dropped resolvents, if they are passed. Optional columns of the format may be left out, but then in every batch:
@@ -107,7 +112,8 @@ class LoopWriter:
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
-        groups = {"candidates": candidates, "steps": steps, "resolvents": resolvents, "stages": stages or {}}
+        groups = {"candidates": candidates, "steps": steps, "resolvents": resolvents}
+        groups |= {"stages": stages or {}, "paths": paths or {}}
         given = {
             f"{group}/{name}": self._convert(self._field(group, name), value)
             for group, columns in groups.items()
@@ -188,7 +194,8 @@ class LoopWriter:
     def _complete(self, given: dict[str, NDArray[Any]]) -> Columns:
         num = len(given.get("candidates/num_steps", ()))
         first = self._num_candidates
-        given.setdefault("candidates/query", np.arange(first, first + num, dtype=np.int32))
+        if self._header.part is None:
+            given.setdefault("candidates/query", np.arange(first, first + num, dtype=np.int32))
         given.setdefault("candidates/side", np.full(num, Side.NONE, np.int8))
         if "candidates/is_limited" not in given and given.keys() >= {"candidates/num_steps", *_DROPPED}:
             dropped = (given[_DROPPED[0]] > 0) | (given[_DROPPED[1]] > 0)

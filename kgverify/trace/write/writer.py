@@ -23,7 +23,6 @@ from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import (
     MANIFEST,
     Manifest,
-    Part,
     Shard,
     check_no_partial,
     check_output_path,
@@ -57,9 +56,9 @@ from kgverify.trace.model.header import (
     Header,
     check_header,
     check_version,
+    differing_fields,
     encode_header,
     unknown_columns,
-    without_recording,
 )
 from kgverify.trace.model.schema import (
     SEQUENCE,
@@ -87,7 +86,7 @@ from kgverify.version import __version__
 
 
 def open_unfinished(
-    partial: Path, part: Part | None, shared: Arrays, held: frozenset[str], schema: Schema
+    partial: Path, shared: Arrays, held: frozenset[str], schema: Schema
 ) -> tuple[Manifest, TraceFile] | None:
     """Open the folder of an unfinished recording; None without one to resume. UserError if it is damaged or from another run.
 
@@ -98,7 +97,12 @@ def open_unfinished(
         # The process was killed before anything was committed, or there is nothing to resume.
         return None
     manifest = read_manifest(partial)
-    _check_resumable(manifest, part, partial)
+    if manifest.has_gaps:
+        raise UserError(
+            "candidates between those recorded were lost, so that it cannot be resumed",
+            where=str(partial),
+            fix="keep it under another name, and record again",
+        )
     trace = TraceFile(partial, is_lazy=True, schema=schema)
     trace.verify()
     first = trace.files[0]
@@ -113,33 +117,18 @@ def open_unfinished(
     return manifest, trace
 
 
-def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
-    """Raise a UserError for a recording that has gaps or is another part."""
-    if manifest.has_gaps:
-        raise UserError(
-            "candidates between those recorded were lost, so that it cannot be resumed",
-            where=str(partial),
-            fix="keep it under another name, and record again",
-        )
-    if manifest.part != part:
-        found, wanted = ("no part" if p is None else f"part {p.index} of {p.count}" for p in (manifest.part, part))
-        raise UserError(
-            f"is {found} of a recording, expected {wanted}",
-            where=str(partial),
-            fix=f"resume with the same part, or delete {partial}",
-        )
-
-
 def _check_same_run(found: Arrays, shared: Arrays, path: Path) -> None:
     """Raise a UserError unless the shared datasets `found` in a file are those of the run to resume."""
     for name in sorted(found.keys() | shared.keys()):
         own, expected = found.get(name), shared.get(name)
         is_same = own is not None and expected is not None and np.array_equal(own, expected)
+        what = ""
         if name == "header" and own is not None and expected is not None:
-            is_same = without_recording(own.tobytes()) == without_recording(expected.tobytes())
+            what = differing_fields(own.tobytes(), expected.tobytes())
+            is_same = not what
         if not is_same:
             raise UserError(
-                "differs from that of the run to be resumed",
+                f"differs{what} from that of the run to be resumed",
                 where=f"{path}:{name}",
                 fix=f"resume with the same program, options and versions, or delete {path.parent}",
             )
@@ -314,7 +303,6 @@ class TraceWriter:
     storage: what to store, when to start another shard, and when to commit
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
     overwrites: replace an existing trace at `path`
-    part:    set if this is one writer of several, each with its own path; `unite` joins their traces
     schema:  the schema of the columns
 
     Each recording gets a random id in its header. If the header has an id already, this is a copy of that recording.
@@ -343,13 +331,11 @@ class TraceWriter:
         storage: Storage = Storage(),
         resume: bool = False,
         overwrites: bool = True,
-        part: Part | None = None,
         schema: Schema = KNOWLEDGE_GRAPH,
     ) -> None:
         self._schema = schema
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
-        self._part = part
         self._creator = header.creator or f"kgverify {__version__}"
         self._storage = storage
         self._absent = frozenset(storage.absent) | (schema.optional & unknown_columns(header.engine, header.limits))
@@ -373,12 +359,13 @@ class TraceWriter:
         self._rankings: Rankings | None = None
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._is_closed = False
-        self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
+        self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator)
         self._encoded: list[Arrays] = []  # columns that are in pieces already
         self._waiting: list[StepBatch] = []
         self._labels: list[NDArray[np.uint8]] = []
         self._has_labels = False
-        self._held = (schema.optional & schema.columns_kept(self._level)) - self._absent
+        left_out = {path.replace("/", ".") for path in schema.left_out(self._level)}
+        self._held = schema.optional - left_out - self._absent
         self._begin_shard()
         self._resumed: Candidates = schema.empty().candidates
         self._lock = lock_trace(self._path, overwrites=overwrites)
@@ -504,7 +491,7 @@ class TraceWriter:
         self._is_closed = True
 
     def _finish(self) -> None:
-        if self._num_full or self._manifest.is_complete or self._part is not None:
+        if self._num_full or self._manifest.is_complete:
             if not self._manifest.is_complete:
                 self._flush(is_complete=True)
             remove_left_over(self._partial, self._manifest)
@@ -588,7 +575,7 @@ class TraceWriter:
                 )
 
     def _resume(self) -> None:
-        found = open_unfinished(self._partial, self._part, self._whole, self._held, self._schema)
+        found = open_unfinished(self._partial, self._whole, self._held, self._schema)
         if found is None:
             return
         self._manifest, trace = found
@@ -626,7 +613,7 @@ class TraceWriter:
             is_piece = len(numbers_of(name)) > 1
             arrays = self._merge(groups, has_rankings=is_complete, has_names=not (kept and is_piece))
             shard = write_shard(self._partial, name, arrays, self._creator, self._packing, self._schema)
-            manifest = list_shards((*kept, shard), is_complete=is_complete, creator=self._creator, part=self._part)
+            manifest = list_shards((*kept, shard), is_complete=is_complete, creator=self._creator)
             write_manifest(self._partial, manifest)
             for old in self._manifest.shards[len(kept) :]:
                 (self._partial / old.name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from judges import derivations, draws, models, ranks
+from judges import answers, derivations, draws, models, ranks, searches
 from judges.cases import draw_cases
 
 Judge = Callable[[Counter[str]], list[str]]
@@ -22,7 +22,10 @@ def all_judges(num: int, seed: int = 0, kept: Path | None = None) -> Iterator[tu
     cases = list(islice(draw_cases(seed), num))
     yield "ranks", lambda seen: ranks.judge_ranks(list(islice(ranks.draw_rankings(seed), 2 * num)), seen)
     yield "draws", lambda seen: draws.judge_draws(list(islice(draws.draw_cases(seed), num // 4)), seen)
+    yield "searches", lambda seen: searches.judge_searches(cases, seen, seed)
+    yield "answers", lambda seen: answers.judge_answers(cases, seen, seed)
     if derivations.has_prolog():
+        yield "beams", lambda seen: searches.judge_beams(cases, seen, kept)
         yield "derivations", lambda seen: derivations.judge_derivations(cases, seen, kept)
         yield "choices", lambda seen: derivations.judge_choices(cases[: num // 2], seen, kept)
     if models.has_clingo():
