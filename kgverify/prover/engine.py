@@ -97,9 +97,9 @@ class CompiledEngine:
         self._searches = search.kind != "greedy"
         if limits.dialect.of_step != OURS or search.kind == "sample":
             raise UserError(
-                f"the compiled evaluator supports the default dialect, with any beam, found {limits.dialect}",
+                f"the compiled evaluator supports the default dialect alone, found {limits.dialect}",
                 where="dialect",
-                fix="use --mode plain, or leave the dialect out",
+                fix="use --mode plain, search by beam(k) or all(limit), or leave the dialect out",
             )
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout
