@@ -58,7 +58,7 @@ from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
 
 if TYPE_CHECKING:
     from kgverify.prover.fused.ticks import FusedTicks
-    from kgverify.prover.search import Decide, Searcher
+    from kgverify.prover.search import Decide, Screen, Searcher
 
 Ticks: TypeAlias = "StageTicks | FusedTicks"
 """The ticks that advance all slots in the engine's buffers."""
@@ -158,7 +158,7 @@ class CompiledEngine:
         from kgverify.prover.search import GoalScores, Searcher
 
         decide: Decide = self._ticks.decide
-        parameters, score = self._parameters, self._setting.stages.score
+        parameters, score, screen = self._parameters, self._setting.stages.score, None
         if self._mode == FUSED:
             from kgverify.prover.fused.ticks import FusedTicks
 
@@ -170,7 +170,23 @@ class CompiledEngine:
             if self._policy.name == "two_tower":
                 parameters = build_tower_parameters(self._policy, EXACT, self._device, is_rounded=True)
                 score = build_tower_score(EXACT)
-        return Searcher(self.limits, self.layout, decide, GoalScores(self._tables, parameters, score))
+                if self._device.type == "cuda":
+                    screen = self._build_screen()
+        return Searcher(self.limits, self.layout, decide, GoalScores(self._tables, parameters, score), screen)
+
+    def _build_screen(self) -> "Screen | None":
+        from kgverify.prover.fused.ticks import build_scoring, measure_error
+        from kgverify.prover.search import GoalScores, Screen
+
+        try:
+            scoring = build_scoring("fp16", self._policy, self._device)
+        except UserError:
+            # Its weights are too large.
+            return None
+        assert scoring is not None
+        scoring = measure_error(scoring, self._policy, self.limits.max_atoms, self._device)
+        scores = GoalScores(self._tables, scoring.parameters, build_tower_score("fp16"))
+        return Screen(scores, scoring.margin)
 
     @cached_property
     def _probe_parameters(self) -> Parameters:

@@ -76,6 +76,8 @@ Decide: TypeAlias = Callable[[Derivations, Work | None, bool], Decided]
 class Level(NamedTuple):
     """The children of the paths of a level, in the order of paths and resolvents, and those that are kept.
 
+    Unless it is recorded, paths may be left out whose children cannot be kept.
+
     kind, num, work: of each path: the kind and the number of its resolvents, its clauses and counts
     path, ordinal:   int64   [C]        the path of each child, and its index among the path's resolvents
     atoms:           int32   [C, A, 3]
@@ -121,6 +123,8 @@ class GoalScores:
 
     def __call__(self, goals: Tensor, atoms: Tensor, path: Tensor) -> Tensor:
         """Return the score of each resolvent, int32 [C, A, 3], of the goal of its path, float64 [C]."""
+        own, path = torch.unique_consecutive(path, return_inverse=True)
+        goals = goals[own]
         if self._score is not score_two_tower:
             found: Tensor = self._score(self._parameters, goals, atoms, path).double()
             return found
@@ -133,6 +137,13 @@ class GoalScores:
             for left, right in zip(torch.split(of_goal, MOST_ROWS), torch.split(numbers, MOST_ROWS), strict=True)
         ]
         return torch.cat(scores) / math.sqrt(features.shape[1])
+
+
+class Screen(NamedTuple):
+    """Scores in a fast precision. margin: the error of the difference between two of a goal's scores, in nats."""
+
+    scores: GoalScores
+    margin: float
 
 
 def number_goals(tables: Tables, atoms: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,10 +177,13 @@ class Searcher:
     layout: its slots are the most paths that take a step together, at least those of one candidate
     decide: the stages of a step from `select` to `limit`
     scores: the stage `score`
+    screen: finds paths without a child that is kept, so that these need no exact scores, except for a record
     """
 
-    def __init__(self, limits: Limits, layout: Layout, decide: Decide, scores: GoalScores) -> None:
-        self._limits, self._decide, self._scores = limits, decide, scores
+    def __init__(
+        self, limits: Limits, layout: Layout, decide: Decide, scores: GoalScores, screen: Screen | None = None
+    ) -> None:
+        self._limits, self._decide, self._scores, self._screen = limits, decide, scores, screen
         self._atoms, self._most = layout.atoms, layout.slots
         self._search = limits.dialect.searching
 
@@ -239,9 +253,23 @@ class Searcher:
         index = torch.arange(len(path), device=path.device) - (num.cumsum(0) - num)[path]
         is_goal = (kind == GOAL)[path]
         atoms = rows[torch.where(is_goal, first[path] + index, 0)]
-        score = torch.where(is_goal, self._scores(beams.visited[:, -1].contiguous(), atoms, path), 0.0)
-        highest, total = add_exponentials(score, path, len(kind))
-        log_probability = beams.log_probability[path] + (score - highest[path] - total[path])
+        goals = beams.visited[:, -1].contiguous()
+
+        def expand(scores: GoalScores) -> tuple[Tensor, Tensor, Tensor]:
+            score = torch.where(is_goal, scores(goals, atoms, path), 0.0)
+            highest, total = add_exponentials(score, path, len(kind))
+            return score, beams.log_probability[path] + (score - highest[path] - total[path]), total
+
+        if self._screen is not None and not self._counts_all and self._search.kind == "beam":
+            _, rough, total = expand(self._screen.scores)
+            edge = torch.full_like(self._is_limited, -torch.inf, dtype=torch.float64)
+            kept, place = self._select(beams.candidate[path], rough)
+            last = kept[place == self._search.size - 1]
+            edge[beams.candidate[path[last]]] = rough[last]
+            # The best child of a path has its log-probability minus that of all of them together.
+            may_keep = beams.log_probability - total >= edge[beams.candidate] - 2 * self._screen.margin
+            path, index, is_goal, atoms = (each[may_keep[path]] for each in (path, index, is_goal, atoms))
+        score, log_probability, _ = expand(self._scores)
         kept, place = self._select(beams.candidate[path], log_probability)
         log_probability = log_probability[kept]
         merged_into = torch.full_like(place, -1)
