@@ -105,7 +105,7 @@ def main() -> None:
     """Check, then time, then print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graph", nargs="+", default=["family", "wn18rr"])
-    parser.add_argument("--sizes", nargs="+", default=["8:100", "64:24"], help="k:queries")
+    parser.add_argument("--sizes", nargs="+", default=["8:100", "64:40"], help="k:queries")
     parser.add_argument("--corruptions", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--no-check", action="store_true")
