@@ -27,7 +27,7 @@ def walk(term: int, bindings: dict[int, int]) -> int:
 
 
 def unify(atom: Atom, other: Atom) -> dict[int, int] | None:
-    """Return the bindings that make two atoms of one predicate equal; None if there are none. Negative terms are variables."""
+    """Return the bindings that make two atoms of one predicate equal, or None. Negative terms are variables."""
     bindings: dict[int, int] = {}
     for left, right in zip(atom[1:], other[1:], strict=True):
         x, y = walk(left, bindings), walk(right, bindings)

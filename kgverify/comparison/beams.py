@@ -70,21 +70,25 @@ class BeamComparer(BlockComparer):
 
     def _collect(self, *arguments: Any) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
         divergences, near_ties, is_compared = super()._collect(*arguments)
-        # Of the mistakes that give what was kept in a level, one that does so in the most levels is named.
-        kinds: dict[str, DifferenceClass] = {}
+        # A mistake is named only if it gives exactly what was kept in every level that differs.
         counts = Counter(id(mistake) for fitting in self._fitting.values() for mistake in fitting)
+        kinds: dict[str, DifferenceClass] = {}
         for i, each in enumerate(divergences):
-            if fitting := self._fitting.get(each.candidate):
-                best = max(fitting, key=lambda mistake: counts[id(mistake)])
-                before, _, _ = each.evidence.partition(": ")
-                kind = kinds.setdefault(best.words, each.kind)
-                evidence = f"{before}: {best.words}"
-                divergences[i] = msgspec.structs.replace(each, stage=best.stage.value, kind=kind, evidence=evidence)
+            fitting = self._fitting.get(each.candidate, [])
+            best = next((mistake for mistake in fitting if counts[id(mistake)] == len(self._fitting)), None)
+            if best is not None:
+                divergences[i] = msgspec.structs.replace(
+                    each,
+                    stage=best.stage.value,
+                    kind=kinds.setdefault(best.words, each.kind),
+                    evidence=f"{each.evidence.partition(': ')[0]}: {best.words}",
+                    confidence=0.95,
+                )
         return divergences, near_ties, is_compared
 
     @cached_property
     def _fitting(self) -> dict[int, list[Mistake]]:
-        """The mistakes that give exactly what was kept, by candidate."""
+        """The mistakes that give exactly what was kept in the level that differs, by candidate."""
         return {}
 
     @cached_property
@@ -340,9 +344,9 @@ class BeamComparer(BlockComparer):
     def _explain(
         self, level: _LevelPair, expected: _Kept, actual: _Kept, other_sums: NDArray[np.bool_]
     ) -> tuple[Stage, str, float]:
-        """Return the stage at fault, what it does, and how certain that is: the mistake that gives exactly the actual list."""
+        """Return the stage at fault, what differs, and how certain that is; remember the mistakes that give the actual list."""
         draw, bound = self._draw(level), self._bound(float(actual.sums.max(initial=0.0)), level.number)
-        fitting = []
+        fitting = self._fitting.setdefault(level.candidate, [])
         for mistake in MISTAKES:
             with suppress(OverflowError, ValueError):
                 kept = keep_children(self._dialect, draw, level.paths, level.taken, mistake.stages)
@@ -350,9 +354,6 @@ class BeamComparer(BlockComparer):
                 is_stated = actual.stated is None or _are_close(stated, actual.stated, 4 * bound)
                 if np.array_equal(child, actual.child) and is_stated:
                     fitting.append(mistake)
-        if fitting:
-            self._fitting[level.candidate] = fitting
-            return fitting[0].stage, fitting[0].words, 0.95
         sides = expected.child, actual.child
         merged = np.unique(np.concatenate([-2 - each[each <= -2] for each in sides]))
         if other_sums.any():

@@ -24,6 +24,10 @@ MOST_SHOWN = 12
 """The most differing items to list; the rest are counted."""
 
 
+OF_ACTUAL: Final = "after a near-tie, from the beam that the actual side kept"
+"""The evidence for a divergence in a level of the actual side that the expected side has not taken."""
+
+
 class Difference(NamedTuple):
     """The first field in which two steps differ, with its stage and both values.
 

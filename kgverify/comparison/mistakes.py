@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from kgverify.program.limits import Dialect, Search
 from kgverify.program.outcomes import GoalKind, Stage
 from kgverify.step.clauses import number_variables
@@ -51,14 +53,16 @@ def _shifted(by: int) -> SearchStages:
     return ALL_SOUND._replace(expand=expand_otherwise)
 
 
+_BOTH: Final = ("beam", "all")
+
 Choose = Callable[[Search, Sequence[Child], Mapping[int, Taken]], Sequence[Child]]
 
 
-def _choosing(choose: Choose) -> SearchStages:
-    """Return stages that keep, in order of place, what a function selects from the children."""
+def _choosing(choose: Choose, *, kinds: Sequence[str] = ("beam",)) -> SearchStages:
+    """Return stages that keep, in order of place, what a function selects from the children in searches of some kinds."""
 
     def keep(draw: Draw, children: Sequence[Child], taken: Mapping[int, Taken]) -> list[Kept]:
-        if draw.search.kind == "sample":
+        if draw.search.kind not in kinds:
             return top_k(draw, children, taken)
         chosen = choose(draw.search, children, taken)
         return [Kept(child.parent, child.choice, i, child.log_probability) for i, child in enumerate(chosen)]
@@ -68,6 +72,24 @@ def _choosing(choose: Choose) -> SearchStages:
 
 def _sorted(children: Sequence[Child]) -> list[Child]:
     return sorted(children, key=lambda child: -child.log_probability)
+
+
+def _ordered(search: Search, children: Sequence[Child]) -> Sequence[Child]:
+    return _sorted(children) if search.kind == "beam" else children
+
+
+def _among_first(most: int) -> Choose:
+    return lambda search, children, taken: _ordered(search, children[:most])[: search.size]
+
+
+def _by_rounded(search: Search, children: Sequence[Child], rounded: Callable[[float], float]) -> list[Child]:
+    return sorted(children, key=lambda child: -rounded(child.log_probability))[: search.size]
+
+
+def _as_bfloat16(number: float) -> float:
+    """Round a number to the nearest bfloat16; of two equally near ones, to the even one."""
+    bits = int(np.float32(number).view(np.uint32))
+    return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
 
 
 def _best_of_paths(children: Sequence[Child], most: int) -> list[Child]:
@@ -104,6 +126,18 @@ def _drawing(change: Callable[[Draw, int, Sequence[int]], tuple[Draw, int]]) -> 
         return [Kept(*child[:2], child.parent, child[2]) for child in children if child.choice == chosen[child.parent]]
 
     return ALL_SOUND._replace(top_k=keep)
+
+
+def _drop_last(draw: Draw, children: Sequence[Child], taken: Mapping[int, Taken]) -> list[Kept]:
+    """Draw the last resolvent of a path as the one before it."""
+    listed = {place: len(each.resolvents) for place, each in taken.items()}
+    return [
+        each if draw.search.kind != "sample" or each.choice + 1 < listed[each.parent] or not each.choice else other
+        for each in top_k(draw, children, taken)
+        for other in [
+            next(Kept(*c[:2], c.parent, c[2]) for c in children if c[:2] == (each.parent, max(0, each.choice - 1)))
+        ]
+    ]
 
 
 def _choose_highest(draw: Draw, children: Sequence[Child], taken: Mapping[int, Taken]) -> list[Kept]:
@@ -171,28 +205,19 @@ MISTAKES: Final = (
         Stage.TOP_K,
         "one child less is kept",
         _choosing(
-            lambda search, children, taken: (_sorted(children) if search.kind == "beam" else children)[
-                : min(search.size, len(children)) - 1
-            ]
+            lambda search, children, taken: _ordered(search, children)[: min(search.size, len(children)) - 1],
+            kinds=_BOTH,
         ),
     ),
     Mistake(
         Stage.TOP_K,
         "one place of the beam is lost",
-        _choosing(
-            lambda search, children, taken: (_sorted(children) if search.kind == "beam" else children)[
-                : search.size - 1
-            ]
-        ),
+        _choosing(lambda search, children, taken: _ordered(search, children)[: search.size - 1], kinds=_BOTH),
     ),
     Mistake(
         Stage.TOP_K,
         "one child too many is kept",
-        _choosing(
-            lambda search, children, taken: (_sorted(children) if search.kind == "beam" else children)[
-                : search.size + 1
-            ]
-        ),
+        _choosing(lambda search, children, taken: _ordered(search, children)[: search.size + 1], kinds=_BOTH),
     ),
     Mistake(
         Stage.TOP_K,
@@ -209,6 +234,32 @@ MISTAKES: Final = (
         "the first children are kept, not the best",
         _choosing(lambda search, children, taken: children[: search.size]),
     ),
+    Mistake(
+        Stage.TOP_K,
+        "the children are kept in order of their log-probabilities, not in the order of the paths",
+        _choosing(lambda search, children, taken: _sorted(children)[: search.size], kinds=("all",)),
+    ),
+    Mistake(
+        Stage.TOP_K,
+        "the log-probabilities are compared as float16",
+        _choosing(
+            lambda search, children, taken: _by_rounded(search, children, lambda number: float(np.float16(number)))
+        ),
+    ),
+    Mistake(
+        Stage.TOP_K,
+        "the log-probabilities are compared as bfloat16",
+        _choosing(lambda search, children, taken: _by_rounded(search, children, _as_bfloat16)),
+    ),
+    *(
+        Mistake(
+            Stage.TOP_K,
+            f"only the first {most} children are considered",
+            _choosing(_among_first(most), kinds=_BOTH),
+        )
+        for most in (16, 32, 64, 128, 256)
+    ),
+    Mistake(Stage.TOP_K, "the last resolvent of a path is never drawn", ALL_SOUND._replace(top_k=_drop_last)),
     Mistake(
         Stage.TOP_K,
         "the worst children are kept, not the best",
@@ -273,9 +324,8 @@ MISTAKES: Final = (
         Stage.MERGE,
         "paths with the same goal are merged before the best children are kept, so that others take their places",
         _choosing(
-            lambda search, children, taken: _first_of_goals(
-                _sorted(children) if search.kind == "beam" else children, taken
-            )[: search.size]
+            lambda search, children, taken: _first_of_goals(_ordered(search, children), taken)[: search.size],
+            kinds=_BOTH,
         ),
     ),
     Mistake(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
-from kgverify.comparison.locate import level_of_step, locate_difference, starts_wrong
+from kgverify.comparison.locate import OF_ACTUAL, level_of_step, locate_difference, starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level, count_candidates
 from kgverify.comparison.step_view import StepView
 from kgverify.conditions.batch import Actual, CandidateReader
@@ -53,11 +53,13 @@ class Replays(NamedTuple):
 
     views:    in lockstep, both versions of the step of each divergence
     outputs:  both outputs of the stage at fault for each replayed divergence
+    near_ties: steps that differ, but are no divergences
     """
 
     views: Mapping[tuple[int, int], tuple[StepView, StepView]] | None = None
     outputs: Sequence[tuple[Any, Any] | None] = ()
     lockstep: bool = False
+    near_ties: Sequence[Any] = ()
 
 
 RECORDED: Final = Replays()
@@ -95,7 +97,7 @@ def describe_conditions(
         cause = causes[number]
         # Scores that belong to another step are already explained.
         is_explained = cause.situation.startswith("scores of ")
-        further = (*own, *read_mistakes({divergences[i].evidence for i in reader.members[number]}))
+        further = (*own, *read_mistakes({divergences[i].evidence.partition(": ")[2] for i in reader.members[number]}))
         return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), further)
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
@@ -270,7 +272,7 @@ class _Reader:
                 self._wrong[each.candidate].append(each.step)
                 if starts_wrong(each):
                     self._handed[each.candidate].add(each.step)
-        for tie in comparer.comparison.near_ties:
+        for tie in (*comparer.comparison.near_ties, *replays.near_ties):
             self._wrong[tie.candidate].append(tie.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
@@ -493,7 +495,8 @@ class _Reader:
         reader, other = self._read(rows)
         places = []
         for i, row in enumerate(rows.tolist()):
-            wrong = self._wrong.get(row, [])
+            # The paths of a level compete, so it is right as a whole or not at all.
+            wrong = [n for s in self._wrong.get(row, ()) for n in getattr(reader.find_level(i, s), "places", [s])]
             end = int(reader.columns.candidates.num_steps[i])
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
@@ -508,7 +511,7 @@ class _Reader:
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
 
-        In a search, they are those of the same level.
+        In a search, in which the paths compete, there are none.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.
@@ -516,7 +519,7 @@ class _Reader:
         num = min(int(each.columns.candidates.num_steps[i]) for each in (reader, other))
         for number in range(first + 1, num):
             left, right = (each.read(each.first_step[i] + number) for each in (reader, other))
-            if left.goal != right.goal or reader.find_level(i, number) is not reader.find_level(i, first):
+            if left.goal != right.goal or reader.find_level(i, number) is not None:
                 return
             difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
             yield number, right, None if difference is None else level_of_step(left, right, difference)
@@ -535,7 +538,7 @@ class _Reader:
         for member in members:
             each = self._divergences[member]
             at = places[each.candidate], each.candidate
-            if each.step >= int(reader.columns.candidates.num_steps[at[0]]):
+            if each.step >= int(reader.columns.candidates.num_steps[at[0]]) or each.evidence.endswith(OF_ACTUAL):
                 continue
             if starts_wrong(each):
                 if (path := reader.read_path(at[0], each.step)) and each.stage == Stage.ADVANCE:
@@ -544,10 +547,10 @@ class _Reader:
                     yield self._see(reader, at, each.step)
                 continue
             if stage in SEARCH_STAGES:
-                beam, start = reader.find_level(at[0], each.step), other.first_step[at[0]]
+                beam, (start, stop) = reader.find_level(at[0], each.step), other.first_step[at[0] : at[0] + 2]
                 every = [] if beam is None else [self._see(reader, at, number) for number in beam.places]
-                others = [other.read(min(start + e.number, len(other.columns.steps.choice) - 1)).choice for e in every]
-                yield from [e for e, choice in zip(every, others, strict=True) if e.expected.choice != choice] or every
+                choices = [] if self._replays.lockstep else other.columns.steps.choice[start:stop].tolist()
+                yield from [e for e in every if choices[e.number : e.number + 1] != [e.expected.choice]] or every
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:
@@ -580,6 +583,9 @@ class _Reader:
         """Read a step of a candidate, given the candidate's rows in `reader` and in the whole trace."""
         first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
-        earlier = tuple(view.goal for _, view in reader.read_path(at[0], number))
         origins, level = self._comparer.program.at(expected.goal, candidate.atom), reader.find_level(at[0], number)
+        rows = (
+            range(first, first + number) if level is None else [first + i for i, _ in reader.read_path(at[0], number)]
+        )
+        earlier = tuple(map(reader.goal_of, rows))
         return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs, level)

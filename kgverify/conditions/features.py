@@ -512,20 +512,15 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
-    "paths of the beam": lambda i: len(i.level.places),
     "room in the beam": lambda i: i.level.draw.search.size - len(i.level.places),
     "place in the beam": lambda i: i.level.places[i.seen.number],
     "places after it": lambda i: i.level.draw.search.size - 1 - i.level.places[i.seen.number],
     "places behind the last path": lambda i: i.level.draw.search.size - 1 - max(i.level.places.values()),
     "has gaps": lambda i: max(i.level.places.values()) >= len(i.level.places),
     "fewer children than another path": lambda i: i.level.places[i.seen.number] in _find_narrow(i),
-    "child behind a narrower path": lambda i: any(
-        c.parent > n for c in i.level.pick("kept") for n in _find_narrow(i)[:1]
-    ),
+    "behind a narrower path": lambda i: any(c.parent > n for c in i.level.pick("kept") for n in _find_narrow(i)[:1]),
     "surplus": lambda i: len(i.level.children) - i.level.draw.search.size,
-    "children and ended": lambda i: (
-        len(i.level.pick("before ended")) + len(i.level.children) - i.level.draw.search.size
-    ),
+    "total surplus": lambda i: len(i.level.pick("before ended")) + len(i.level.children) - i.level.draw.search.size,
     "has a child of the last path": lambda i: max(i.level.places.values()) in [c.parent for c in i.level.pick("kept")],
     "place of the last proof": lambda i: max((child.place for child in i.level.pick("kept proof")), default=-1),
     "best of later path": lambda i: any(c.parent > min(i.level.places.values()) for c in i.level.pick("kept")[:1]),
@@ -705,9 +700,8 @@ def _lift(feature: Feature) -> Feature:
 def read_mistakes(evidence: set[str]) -> Iterator[Feature]:
     """Return a feature of levels: whether they come out otherwise with the mistake in a search that is the only evidence."""
     stages = next((each.stages for each in MISTAKES if {each.words} == evidence), ALL_SOUND)
-    (row,) = _read_table()["mistakes"]
-    value: _Numbered = {row["name"]: lambda _: lambda i: i.level.changes(known(i.seen.run.limits.dialect), stages)}
-    return _read({**row, "each": [] if stages is ALL_SOUND else [*evidence]}, value)
+    row = {**_read_table()["mistakes"], "each": [] if stages is ALL_SOUND else [*evidence]}
+    return _read(row, {"by {each}": lambda _: lambda i: i.level.changes(known(i.seen.run.limits.dialect), stages)})
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:

@@ -414,8 +414,6 @@ class Fault(NamedTuple):
             scored = collect_labelled(Unit.RESOLVENT, map(self._label_scored, differing), _list_made(agreeing))
             yield scored._replace(wrong="scored wrongly", right="scored rightly")
         if self.stage in SEARCH_STAGES:
-            touched = {step.level and step.level.draw for step in (*differing, *hidden)}
-            agreeing = [step for step in agreeing if (step.level and step.level.draw) not in touched]
             yield _join(Unit.LEVEL, (*_of_levels(differing, True), *_of_levels(agreeing, False)))
         if self.kind in PROOF_CLASSES:
             is_lost = self.kind is DifferenceClass.PROOF_LOST

@@ -18,12 +18,14 @@ from kgverify.trace.model.paths import has_paths, number_levels
 class SeenChild(NamedTuple):
     """A child of a path of a level.
 
+    level:  the number of the level
     rank:   its number in the level, the most probable child first, less the most paths of a beam
     parent, choice, came: the place of its path, the index of the resolvent, and those that led to the path
     place:  the place that it got; -1 if it was not kept, -2 - p if it was merged into place p
     is_open: whether its path goes on in the next level
     """
 
+    level: int
     rank: int
     parent: int
     choice: int
@@ -43,7 +45,6 @@ _IS: Final[dict[str, Callable[[SeenChild], bool]]] = {
     "goal": lambda child: child.kind == GoalKind.GOAL,
     "proof": lambda child: child.kind == GoalKind.TRUE,
     "failure": lambda child: child.kind in (GoalKind.FALSE, GoalKind.STOP),
-    "open": lambda child: child.is_open,
     "ended": lambda child: child.place >= 0 and not child.is_open,
     "near": lambda child: child.rank <= 0,
     "edge": lambda child: child.rank in (-1, 0),
@@ -56,15 +57,14 @@ class Level(NamedTuple):
 
     places:   the place of the path of each step, by the number of the step
     before:   the levels before
-    beam:     the paths, without the goals that they visited; taken: their resolvents
+    paths:    the paths, without the goals that they visited, and their resolvents
     children: the children, by place
     draw:     what decides which children are kept
     """
 
     places: dict[int, int]
     before: Any
-    beam: list[Path]
-    taken: list[Taken]
+    paths: tuple[list[Path], list[Taken]]
     children: list[SeenChild]
     draw: Draw
 
@@ -77,7 +77,7 @@ class Level(NamedTuple):
 
     def changes(self, dialect: Dialect, stages: SearchStages) -> bool:
         """Return whether other children are kept by some stages, or with log-probabilities that rounding does not explain."""
-        both = (keep_children(dialect, self.draw, self.beam, self.taken, each) for each in (stages, ALL_SOUND))
+        both = (keep_children(dialect, self.draw, *self.paths, each) for each in (stages, ALL_SOUND))
         left, right = (
             [kept._replace(log_probability=round(kept.log_probability, 9)) for kept in each] for each in both
         )
@@ -90,35 +90,33 @@ class LevelReader(StepReader):
     def __init__(self, columns: Columns, dialect: Dialect | None) -> None:
         super().__init__(columns)
         self._search = dialect.searching if dialect is not None and has_paths(columns) else None
-        self._number = number_levels(columns).__getitem__ if self._search else None
-        self._levels: dict[int, Level] = {}
+        self._numbers = number_levels(columns) if self._search else columns.paths.place
+        self._levels: dict[tuple[int, int], Level] = {}
 
     def find_level(self, candidate: int, step: int) -> Level | None:
         """Return the level of a step; None without a search."""
-        row = self.first_step[candidate] + step
-        if self._search is not None and row not in self._levels:
+        if self._search is not None and (candidate, step) not in self._levels:
             self._read_levels(candidate, self._search)
-        return self._levels.get(row)
+        return self._levels.get((candidate, step))
 
     def _read_levels(self, candidate: int, search: Search) -> None:
         paths, start = self.columns.paths, self.first_resolvent
-        begin, end = self.first_step[candidate : candidate + 2]
-        beams = [{row: int(paths.place[row]) for row in rows} for _, rows in groupby(range(begin, end), self._number)]
+        rows = range(*self.first_step[candidate : candidate + 2])
+        steps_of_levels = groupby(range(len(rows)), lambda step: self._numbers[rows[step]])
+        beams = [{step: int(paths.place[rows[step]]) for step in steps} for _, steps in steps_of_levels]
         (query,) = number_variables(plain(self.columns.candidates.atom[[candidate]].tolist()))
         levels: list[Level] = []
-        came: dict[int, tuple[int, ...]] = {}
-        for number, (rows, after) in enumerate(zip(beams, (*(each.values() for each in beams[1:]), ()), strict=True)):
-            taken = [Taken([*map(as_resolvent, self.read(row).resolvents)]) for row in rows]
-            beam = [Path(place, (), float(paths.log_probability[row])) for row, place in rows.items()]
-            places = paths.child[start(min(rows)) : start(max(rows) + 1)].tolist()
-            every = zip(expand(beam, taken), places, chain(*(each.resolvents for each in taken)), strict=True)
+        for number, (places, after) in enumerate(zip(beams, (*(each.values() for each in beams[1:]), ()), strict=True)):
+            taken = [Taken([*map(as_resolvent, self.read(rows[step]).resolvents)]) for step in places]
+            beam = [Path(place, (), float(paths.log_probability[rows[step]])) for step, place in places.items()]
+            got = paths.child[start(rows[min(places)]) : start(rows[max(places)] + 1)].tolist()
+            every = zip(expand(beam, taken), got, chain(*(each.resolvents for each in taken)), strict=True)
             ranked = sorted(every, key=lambda each: -each[0].log_probability)
+            came = {child.place: (*child.came, child.choice) for child in (levels[-1].children if levels else ())}
             children = [
-                SeenChild(rank, *c, place, r.kind, number_variables(r.atoms), came.get(c.parent, ()), place in after)
-                for rank, (c, place, r) in enumerate(ranked, -search.size if search.kind == "beam" else 0)
+                SeenChild(number, rank, *c, at, r.kind, number_variables(r.atoms), came.get(c.parent, ()), at in after)
+                for rank, (c, at, r) in enumerate(ranked, -search.size if search.kind == "beam" else 0)
             ]
             children.sort(key=lambda child: child.place)
-            came = {child.place: (*child.came, child.choice) for child in children}
-            own = {row - begin: place for row, place in rows.items()}
-            levels.append(Level(own, tuple(levels), beam, taken, children, Draw(search, query, number)))
-            self._levels |= dict.fromkeys(rows, levels[-1])
+            levels.append(Level(places, tuple(levels), (beam, taken), children, Draw(search, query, number)))
+            self._levels |= {(candidate, step): levels[-1] for step in places}

@@ -64,7 +64,7 @@ def explain(
             divergences,
             comparer,
             task.effort.explained,
-            replays=Replays(compared.views, [each.outputs for each in replayed], lockstep),
+            replays=Replays(compared.views, [each.outputs for each in replayed], lockstep, comparison.near_ties),
             own=declared,
             find_splits=lambda: {
                 split: task.run.graph.queries(split)

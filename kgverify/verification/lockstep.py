@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
+from kgverify.comparison.locate import OF_ACTUAL
 from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
@@ -163,7 +164,10 @@ def follow_near_ties(
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
     ]
     if reference is not None and has_paths(columns):
-        found = (*found, *_follow_actual_beams(comparer, comparison, run, (reference, actual), {*found}))
+        found = (
+            *found,
+            *_follow_actual_beams(comparer, comparison, run, (reference, actual), {each.candidate for each in found}),
+        )
     followed = _add(
         comparison,
         found,
@@ -175,14 +179,13 @@ def follow_near_ties(
 
 
 def _follow_actual_beams(
-    comparer: Comparer, comparison: Comparison, run: Run, pipelines: tuple[Pipeline, Pipeline], known: set[Divergence]
+    comparer: Comparer, comparison: Comparison, run: Run, pipelines: tuple[Pipeline, Pipeline], wrong: set[int]
 ) -> list[Divergence]:
     """Return the divergences of the levels that the actual engine took after near-ties, from its own beams.
 
-    known: divergences of candidates that are not judged again
+    wrong: the candidates that are not judged again
     """
     reference, actual = pipelines
-    wrong = {each.candidate for each in known}
     ties = [tie for tie in comparison.near_ties if tie.candidate not in wrong]
     if not ties or not takes_steps(reference.engine, has_paths=True):
         return []
@@ -196,8 +199,7 @@ def _follow_actual_beams(
     if not len(follows):
         return []
     named, _ = restore_candidates(later.compare(), {}, rows[of[follows]], first[follows])
-    words = "after a near-tie, from the beam that the actual side kept"
-    return [msgspec.structs.replace(each, evidence=f"{each.evidence}; {words}") for each in named.divergences]
+    return [msgspec.structs.replace(each, evidence=f"{each.evidence}; {OF_ACTUAL}") for each in named.divergences]
 
 
 def restore_candidates(

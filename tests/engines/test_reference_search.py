@@ -5,15 +5,19 @@ import random
 import numpy as np
 import pytest
 
+from kgverify import Limits, Problem
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.engines.beams import read_beams
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.laws import draw_problems
+from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import FILTERS, VALUES
+from kgverify.program.program import parse_rules
 from kgverify.runs.run import reference_triples
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.paths import number_levels
 
 SIZES = (1, 2, 2, 3, 3, 4, 5, 8)
 
@@ -84,3 +88,21 @@ def test_each_level_of_a_search_is_the_same_when_it_is_taken_from_its_beam(num: 
             check_equal(
                 expected._replace(candidates=taken.candidates), taken, f"problem {index}", 0.0 if is_exact else 1e-9
             )
+
+
+def test_a_level_begins_where_the_only_open_child_has_a_higher_place():
+    rules = parse_rules("p(X,Y) q(X,Y); p(X,Y) r(X,Y)")
+    dialect = Dialect(filters=("prune", "revisit", "max_atoms", "max_resolvents"), search="all(2)")
+    problem = Problem(
+        facts=(NamedAtom("q", "a", "b"),),
+        rules=tuple(rules),
+        queries=(NamedAtom("p", "a", "b"),),
+        limits=Limits(dialect=dialect),
+        num_corruptions=0,
+    )
+    merged = merge([problem])
+    run = merged.run
+    columns = ReferenceEngine(run.graph.program, run.limits, run.policy).prove(merged.expected.draw_for(run))
+    first = columns.candidates.num_steps[0]
+    assert columns.paths.place[:first].tolist() == [0, 1]
+    assert number_levels(columns)[:first].tolist() == [0, 1]

@@ -9,6 +9,7 @@ from trace_builders import read, run
 
 from kgverify import DeclaredLimits, Program, Symbols, UserError, Verdict
 from kgverify.kinds import KNOWLEDGE_GRAPH, compare
+from kgverify.trace.model.columns import PATHS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 STEP = {"goal": [["p", "a", "b"]], "successors": []}
@@ -20,7 +21,7 @@ def imported(folder, *lines):
     done = run("import", folder / "steps.jsonl", "-o", folder / "out.h5", "--overwrite")
     trace = read(folder / "out.h5")
     unknown = done["warnings"].partition("unknown: ")[2].split()
-    assert {each.strip(",") for each in unknown} == KNOWLEDGE_GRAPH.optional - trace.fields
+    assert {each.strip(",") for each in unknown} == KNOWLEDGE_GRAPH.optional - PATHS - trace.fields
     counts = (len(trace.columns.candidates.atom), "candidate"), (len(trace.columns.steps.depth), "step")
     assert ", ".join(f"{num} {what}{'s' * (num != 1)}" for num, what in counts) in " ".join(done["warnings"].split())
     return trace

@@ -13,7 +13,8 @@ import trace_builders as traces
 from hostile_traces import alter, copy_as_plain_h5py, reseal, with_row
 
 import kgverify as kv
-from kgverify import Stage, Symbols, UserError
+from kgverify import Symbols, UserError
+from kgverify.program.outcomes import STEP_STAGES, Stage
 
 COLUMNS = traces.make_columns(1, 8)
 DEEP = traces.make_columns(4, 30, has_stages=True)
@@ -209,7 +210,7 @@ def test_ranks_that_no_ranking_gives_are_neither_written_nor_read(
     assert traces.run("check", path)["state"] == "damaged"
 
 
-FIRST = {stage: int(np.argmax(DEEP.stages.stage == number)) for number, stage in enumerate(Stage)}
+FIRST = {stage: int(np.argmax(DEEP.stages.stage == number)) for number, stage in enumerate(STEP_STAGES, 1)}
 """The first item of each stage."""
 
 

@@ -201,7 +201,8 @@ def no_stage_items(num_steps: int = 0) -> StageItems:
 class Paths(NamedTuple):
     """The paths of a search with several paths; all empty in other runs. A step is the expansion of one path.
 
-    The steps of a candidate ascend by level and place: a step begins a level unless its place is above that of the one before.
+    The steps of a candidate ascend by level and place. A step begins a level if its place is not above that of the step
+    before, or if only the level of that step kept a goal at this place.
 
     place:           int32   [T]  of the path in its beam
     parent:          int32   [T]  place of the path, in the level before, from which it comes; -1 in the first level

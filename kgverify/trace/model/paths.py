@@ -13,13 +13,26 @@ def has_paths(columns: Columns) -> bool:
 
 
 def _number_beams(columns: Columns) -> NDArray[np.int64]:
-    """Return the number of the beam of each step, over all candidates: int64 [T]."""
-    place, num_steps = columns.paths.place, columns.candidates.num_steps
+    """Return the number of the beam of each step, over all candidates: int64 [T].
+
+    A step begins a beam if its place is not above that of the one before, or if only that beam kept a goal at its place.
+    """
+    (place, parent, _, child, _), num_steps = columns.paths, columns.candidates.num_steps
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
     begins = np.ones(len(place), np.bool_)
-    begins[1:] = place[1:] <= place[:-1]
-    begins[starts_of(num_steps)[:-1][num_steps > 0]] = True
-    numbers: NDArray[np.int64] = np.cumsum(begins)
-    return numbers
+    begins[1:] = (place[1:] <= place[:-1]) | (owner[1:] != owner[:-1])
+    is_kept = (child >= 0) & (columns.resolvents.kind == GoalKind.GOAL)
+    keeps, kept = np.repeat(np.arange(len(place)), columns.steps.num_resolvents)[is_kept], child[is_kept]
+    width = int(max(place.max(initial=0), kept.max(initial=0))) + 1
+    while True:
+        beams: NDArray[np.int64] = np.cumsum(begins)
+        keys = beams[keeps] * width + kept
+        is_first = beams == beams[np.searchsorted(owner, owner)]
+        is_before = np.isin((beams - 1) * width + place, keys) & ~is_first
+        wrong = np.flatnonzero(~begins & (parent >= 0) & ~is_before & np.isin(beams * width + place, keys))
+        if not len(wrong):
+            return beams
+        begins[wrong[np.unique(owner[wrong], return_index=True)[1]]] = True
 
 
 def number_levels(columns: Columns) -> NDArray[np.int64]:
