@@ -310,7 +310,7 @@ def choose_evaluation_layout(
     most, (of_match, of_score) = MOST_SLOTS[kind], WINDOWS[kind]
     if demand.records and kind == "cuda":
         most, of_score = RECORDING_SLOTS, RECORDING_WINDOW
-    # A search has so many paths for each candidate.
+    # A search has up to this number of paths for each candidate.
     paths = num_candidates * limits.dialect.searching.size
     num = min(most, max(1, paths)) if demand.slots is None else demand.slots
     while True:

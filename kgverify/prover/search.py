@@ -298,7 +298,7 @@ class Searcher:
     def _merge(self, candidate: Tensor, atoms: Tensor, place: Tensor, log_probability: Tensor) -> tuple[Tensor, Tensor]:
         """Do `merge`: return the place into which each child is merged, or -1, and the log-probabilities."""
         _, number = number_goals(self._scores.tables, atoms)
-        # Resolvents that are no goals have numbers of their own.
+        # TRUE, FALSE and the like are not merged.
         number = torch.where(atoms[:, 0, 0] != PAD, number, len(atoms) + torch.arange(len(atoms), device=atoms.device))
         group = torch.unique(candidate * (2 * len(atoms)) + number, return_inverse=True)[1]
         own = torch.arange(len(group), device=group.device)
