@@ -4,13 +4,16 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 import kgverify as kv
 from kgverify.dialects import Dialect
 from kgverify.engines.beams import read_beams
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.laws import draw_problems
-from kgverify.runs.run import build_trace, load_policy
+from kgverify.prover.search import GoalScores, Screen
+from kgverify.ranking.draw import draw_candidates
+from kgverify.runs.run import Run, build_trace, load_policy
 from kgverify.testing.problems.merge import merge
 
 SIZES = (1, 2, 3, 5, 8, 20)
@@ -54,6 +57,30 @@ def test_tensors_and_the_plain_engine_search_alike(num: int):
         num_cut += bool((expected.paths.child == -1).any())
         num_split += len(expected.steps.depth) > engine.layout.slots
     assert min(num_merged, num_cut, num_split) > num // 50
+
+
+class RoughScores:
+    """Scores of which the difference of two is wrong by up to a margin."""
+
+    def __init__(self, exact: GoalScores, margin: float) -> None:
+        self.exact, self.margin = exact, margin
+
+    def __call__(self, *arguments: torch.Tensor) -> torch.Tensor:
+        scores = self.exact(*arguments)
+        return scores + (torch.rand_like(scores) - 0.5) * self.margin
+
+
+@pytest.mark.parametrize("margin", [1e-6, 0.3, 2.0])
+def test_a_screen_by_rough_scores_changes_no_ending(margin: float):
+    graph, limits = kv.load_graph("countries"), kv.Limits(dialect=Dialect(search="beam(3)"))
+    run = Run(graph, limits, load_policy("two_tower", graph, limits, 0), num_queries=1, num_corruptions=2)
+    candidates = draw_candidates(graph, run.split, run.queries, run.num_corruptions, run.seed)
+    engine = kv.Evaluator(mode="eager", device="cpu")(graph.program, limits, run.policy)
+    expected = engine.evaluate(candidates).results
+    searcher = engine._searcher
+    searcher._screen = Screen(RoughScores(searcher._scores, margin), margin)
+    for left, right in zip(expected, engine.evaluate(candidates).results, strict=True):
+        np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize(
