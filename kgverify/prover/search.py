@@ -123,8 +123,9 @@ class GoalScores:
 
     def __call__(self, goals: Tensor, atoms: Tensor, path: Tensor) -> Tensor:
         """Return the score of each resolvent, int32 [C, A, 3], of the goal of its path, float64 [C]."""
-        own, path = torch.unique_consecutive(path, return_inverse=True)
-        goals = goals[own]
+        # Only goals with resolvents need a tower. On a GPU, `unique_consecutive` takes as long as many of them.
+        has_some = torch.zeros_like(goals[:, 0, 0], dtype=torch.bool).index_fill_(0, path, True)
+        goals, path = goals[has_some], (has_some.cumsum(0) - 1)[path]
         if self._score is not score_two_tower:
             found: Tensor = self._score(self._parameters, goals, atoms, path).double()
             return found
