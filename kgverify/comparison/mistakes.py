@@ -216,13 +216,13 @@ MISTAKES: Final = (
     ),
     Mistake(
         Stage.TOP_K,
-        "one child too many is kept",
-        _choosing(lambda search, children, taken: _ordered(search, children)[: search.size + 1], kinds=_BOTH),
+        "the best children are kept for each path, not for the beam",
+        _choosing(lambda search, children, taken: _best_of_paths(children, search.size)),
     ),
     Mistake(
         Stage.TOP_K,
-        "the best children are kept for each path, not for the beam",
-        _choosing(lambda search, children, taken: _best_of_paths(children, search.size)),
+        "one child too many is kept",
+        _choosing(lambda search, children, taken: _ordered(search, children)[: search.size + 1], kinds=_BOTH),
     ),
     Mistake(
         Stage.TOP_K,

@@ -155,7 +155,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
 
     sentence:         the condition in words, or why none is stated
-    unit:             the kind of the instances: `fact`, `rule`, `resolvent`, `step` or `candidate`
+    unit:             the kind of the instances: `fact`, `rule`, `resolvent`, `step`, `level` or `candidate`
     tests:            the tests in words; all must hold, or, of two conditions, all tests of one. Empty if every instance went
                       wrong, or no condition was found
     features:         the names of the features that the tests use

@@ -171,6 +171,9 @@ def _join_same_faults(
         own, named = tested[number], tested[other]
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
             continue
+        # The stages of a level are told apart by what is recorded of each.
+        if own.found.cases.unit is Unit.LEVEL and reader.stage_of(number) != reader.stage_of(other):
+            continue
         is_of_proof = reader.is_of_proof(number)
         is_same = (
             _is_certain(own)
@@ -288,6 +291,10 @@ class _Reader:
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
         self._is_sample = False
+
+    def stage_of(self, number: int) -> str:
+        """Return the stage of a cause."""
+        return self._causes[number].stage
 
     def is_of_proof(self, number: int) -> bool:
         """Return whether a cause says no more than that a proof is lost or false."""
@@ -511,7 +518,7 @@ class _Reader:
     ) -> Iterator[tuple[int, StepView, Level | None]]:
         """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
 
-        In a search, in which the paths compete, there are none.
+        A search has no such steps, since its paths compete.
 
         They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
         is None if it agrees, and TOLERANCE if nothing but scores differs.

@@ -102,7 +102,7 @@ class Searched(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What a level keeps, and draws: the search, the query's atom, and the number of the level."""
+    """The choice of children in a level: the search, the query's atom, and the number of the level."""
 
     search: Search
     query: tuple[int, int, int]

@@ -49,8 +49,10 @@ NOT_CHECKED = {
     "is in a partial turn",
     "is a triple of {each}",
     "is a triple of any split",
+    "total surplus",
+    *(row["name"] for row in TABLE["features"] if {"expand", "aggregate"} & {*row.get("stages", ())}),
 }
-"""The features that the columns do not hold: the slots of a batch, the splits, and substitution by wrong rules."""
+"""The features of searches, and others that the columns do not hold: the slots of a batch, the splits, and wrong rules."""
 
 SWITCHES = ("key", "leak", "capture", "falsy", "body", "cap", "sort", "late", "depth", "names", "no_prune")
 JAVASCRIPT = FOLDER.parent / "cases" / "strangers" / "engines"

@@ -51,7 +51,7 @@ def find_levels(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def find_parents(columns: Columns) -> NDArray[np.int64]:
-    """Return the row of the step from which each step comes: int64 [T]; -1 if there is none.
+    """Return the row of the step from which each step comes: int64 [T]; -1 for a step without one.
 
     Without paths, it is the step before of the same candidate.
     """
@@ -74,7 +74,7 @@ def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
 
 
 def find_made(columns: Columns) -> NDArray[np.int64]:
-    """Return the row of the resolvent that became the goal of each step: int64 [T]; -1 if there is none."""
+    """Return the row of the resolvent that became the goal of each step: int64 [T]; -1 for a step without one."""
     num, parents = columns.steps.num_resolvents, find_parents(columns)
     if not has_paths(columns):
         choice = columns.steps.choice[parents].astype(np.int64)
