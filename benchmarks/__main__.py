@@ -20,6 +20,7 @@ from benchmarks import OUTPUTS, describe_machine, read_results, render_tables, s
 BENCHMARKS: Final = {
     "evaluator": ("evaluator", "the evaluator against the published design, on one GPU"),
     "gpus": ("evaluator", "one evaluation by several GPUs of one host"),
+    "beams": ("beams", "beams against single derivations, on one GPU"),
     "cpu": ("speed", "the evaluators on CPU cores, against the reference"),
     "first-run": ("evaluator", "the time of the first command, cold and warm"),
     "comparison": ("traces", "the cost of recording, comparing and looking up traces"),

@@ -130,6 +130,11 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """The search, parsed."""
         return parse_search(self.search)
 
+    @property
+    def of_step(self) -> "Dialect":
+        """The same dialect without the switches of a search."""
+        return msgspec.structs.replace(self, **{name: getattr(OURS, name) for name in SEARCHES})
+
     def __str__(self) -> str:
         """Return the switches that differ from the default: `unification one_pass, memory set`; or `default`."""
         changed = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(OURS, name)]

@@ -1,7 +1,7 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import chain
@@ -18,6 +18,7 @@ from kgverify.engines.protocol import (
     Results,
     StageOutputs,
     join_digests,
+    make_positions,
     no_digests,
     no_results,
     split_positions,
@@ -28,7 +29,7 @@ from kgverify.program.outcomes import Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.execution.compilation import FUSED
-from kgverify.prover.execution.device import on_device
+from kgverify.prover.execution.device import copy_to_host, on_device
 from kgverify.prover.execution_choice import Wanted, check_layout, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
@@ -45,15 +46,19 @@ from kgverify.prover.tick.tick import (
     empty_pool,
     empty_work,
 )
-from kgverify.prover.tower.launch import with_precision
+from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score, with_precision
+from kgverify.prover.tower.portable import EXACT
+from kgverify.step.search import Path
 from kgverify.torch.host_copy import HostCopy, PendingCopy
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.schema import TraceLevel
+from kgverify.trace.model.score_tolerance import bound_score_error
 from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
 
 if TYPE_CHECKING:
     from kgverify.prover.fused.ticks import FusedTicks
+    from kgverify.prover.search import Decide, Screen, Searcher
 
 Ticks: TypeAlias = "StageTicks | FusedTicks"
 """The ticks that advance all slots in the engine's buffers."""
@@ -88,21 +93,26 @@ class CompiledEngine:
         **wanted: Unpack[Wanted],
     ) -> None:
         check_policy(policy, program, limits)
-        if limits.dialect != OURS:
+        search = limits.dialect.searching
+        self._searches = search.kind != "greedy"
+        if limits.dialect.of_step != OURS or search.kind == "sample":
             raise UserError(
                 f"the compiled evaluator supports the default dialect alone, found {limits.dialect}",
                 where="dialect",
-                fix="use --mode plain, or leave the dialect out",
+                fix="use --mode plain, search by beam(k) or all(limit), or leave the dialect out",
             )
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout
+        if self._searches:
+            # The paths of a candidate take a step together.
+            self.layout = self.layout._replace(slots=max(self.layout.slots, search.size))
         check_layout(self.layout, limits)
         if stages is None:
             stages = Stages(SCORES[policy.name])
         self._device, self._mode, self._precision, self.reasons = choose_execution(
             limits, policy, stages, partial(why_not_fused, program, limits, policy, self.layout, stages), **wanted
         )
-        self.proves_ahead = self.takes_floors = self._mode == FUSED
+        self.proves_ahead = self.takes_floors = self._mode == FUSED and not self._searches
         self._num_rules = len(program.rules)
         # Rounded sizes let programs of about the same size share compiled code.
         is_rounded = self._mode != "eager"
@@ -116,8 +126,10 @@ class CompiledEngine:
         with on_device(self._device, has_products=True):
             self._parameters: Parameters = ()
             rescoring, self._score_error = None, 0.0
-            # Fused ticks hold the policy themselves.
-            if self._mode != FUSED:
+            if self._searches:
+                self._parameters = build_parameters(policy, self._device, torch.float64, is_rounded=is_rounded)
+                self._score_error = bound_score_error(policy.info, EXACT)
+            elif self._mode != FUSED:  # Fused ticks hold the policy themselves.
                 stages, self._parameters, rescoring, self._score_error = with_precision(
                     self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
                 )
@@ -126,8 +138,10 @@ class CompiledEngine:
 
     def _build_ticks(self, policy: Policy) -> Ticks:
         buffers = self._derivations, self._work, self._pool
-        if self._mode != FUSED:
-            return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
+        if self._mode != FUSED or self._searches:
+            # In a search, single steps are taken eagerly, as a probe takes them.
+            mode = "eager" if self._searches else self._mode
+            return StageTicks(self._setting, self._tables, self._parameters, buffers, mode)
         from kgverify.prover.fused.ticks import FusedTicks, build_scoring, measure_error
 
         scoring = build_scoring(self._precision, policy, self._device)
@@ -140,9 +154,44 @@ class CompiledEngine:
         return ticks
 
     @cached_property
+    def _searcher(self) -> "Searcher":
+        from kgverify.prover.search import GoalScores, Searcher
+
+        decide: Decide = self._ticks.decide
+        parameters, score, screen = self._parameters, self._setting.stages.score, None
+        if self._mode == FUSED:
+            from kgverify.prover.fused.ticks import FusedTicks
+
+            buffers = self._derivations, self._work, self._pool
+            ticks = FusedTicks(self._tables, self.limits, self.layout, None, buffers)
+            if self._device.type == "cuda":
+                ticks.compile()
+            decide = ticks.decide
+            if self._policy.name == "two_tower":
+                parameters = build_tower_parameters(self._policy, EXACT, self._device, is_rounded=True)
+                score = build_tower_score(EXACT)
+                if self._device.type == "cuda":
+                    screen = self._build_screen()
+        return Searcher(self.limits, self.layout, decide, GoalScores(self._tables, parameters, score), screen)
+
+    def _build_screen(self) -> "Screen | None":
+        from kgverify.prover.fused.ticks import build_scoring, measure_error
+        from kgverify.prover.search import GoalScores, Screen
+
+        try:
+            scoring = build_scoring("fp16", self._policy, self._device)
+        except UserError:
+            # Its weights are too large.
+            return None
+        assert scoring is not None
+        scoring = measure_error(scoring, self._policy, self.limits.max_atoms, self._device)
+        scores = GoalScores(self._tables, scoring.parameters, build_tower_score("fp16"))
+        return Screen(scores, scoring.margin)
+
+    @cached_property
     def _probe_parameters(self) -> Parameters:
         """The parameters of the probed stages; with fused ticks, in float32."""
-        if self._mode != FUSED:
+        if self._mode != FUSED or self._searches:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
 
@@ -191,7 +240,11 @@ class CompiledEngine:
         """
         for part in self._split(candidates):
             with self._on_own_device():
-                if not self.proves_ahead:
+                if self._searches:
+                    chunks: list[Chunk] = []
+                    results = self._search(part, progress, chunks)
+                    recorded = Recorded(part, [PendingCopy(chunk) for chunk in chunks], PendingCopy(results))
+                elif not self.proves_ahead:
                     recorded = self._record_pool(part, progress)
                 elif level is TraceLevel.DIGESTS:
                     self._run_pool(part, progress, self._run_ticks(has_digests=True))
@@ -200,6 +253,19 @@ class CompiledEngine:
                 else:
                     recorded = self._record_pool(part, progress, has_digests=has_digests)
             yield recorded
+
+    def _search(self, candidates: CandidateSet, progress: Progress, chunks: list[Chunk] | None = None) -> Results:
+        """Run candidates to their ends, and add their steps to the chunks, if there are any."""
+        from kgverify.prover.search import read_level
+
+        queries = _as_tensor(candidates.atom, np.int32).to(self._device)
+        start = self._searcher.begin(queries)
+        for beams, level, num_ended in self._searcher.run(start, len(queries), counts_all=chunks is not None):
+            if chunks is not None:
+                chunks.append(read_level(beams, level))
+            progress(num_ended)
+        outcome, is_limited, log_probability = copy_to_host(*self._searcher.aggregate())
+        return Results(outcome.astype(np.int32), is_limited, log_probability)
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
         parts: list[Columns] = []
@@ -232,10 +298,15 @@ class CompiledEngine:
                      only in mode `fused`
         """
         parts, digests = [], []
+        if self._searches and has_digests:
+            raise UserError("searches have no digests", where="search", fix="record the steps, or search greedily")
         # Forget the gaps of earlier calls.
         self._ticks.clear_gaps()
         with self._on_own_device():
             for i, part in enumerate(self._split(candidates)):
+                if self._searches:
+                    parts.append(self._search(part, progress))
+                    continue
                 own = None if floor is None else floor[i * self.layout.pool :][: len(part.query)]
                 self._run_pool(part, progress, self._run_ticks(has_digests=has_digests), own)
                 if has_digests:
@@ -245,6 +316,35 @@ class CompiledEngine:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
         return Evaluation(results, *self._ticks.read_gaps(), join_digests(digests) if has_digests else None)
+
+    def take_beams(self, candidates: CandidateSet, beams: Sequence[Sequence[Path]]) -> Columns:
+        """Take a level of each beam; return columns with a candidate for each, whose steps are its paths."""
+        from kgverify.prover.search import Beams, read_level
+
+        chunks: list[Chunk] = []
+        depths = np.array([len(beam[0].visited) for beam in beams], np.int64)
+        for depth in np.unique(depths).tolist():
+            rows = np.flatnonzero(depths == depth).tolist()
+            paths = [path for i in rows for path in beams[i]]
+            owner = np.repeat(rows, [len(beams[i]) for i in rows])
+            visited = [path.visited for path in paths]
+            positions = make_positions(candidates.take(owner), np.full(len(paths), depth - 1), visited)
+            with self._on_own_device():
+                layout = self.layout._replace(slots=len(paths))
+                at = derivations_at(positions, layout, self.limits, self._device)
+                place, parent = torch.tensor(
+                    [(path.place, path.parent) for path in paths], dtype=torch.int32, device=self._device
+                ).unbind(1)
+                sums = torch.tensor([path.log_probability for path in paths], dtype=torch.float64, device=self._device)
+                start = Beams(
+                    torch.as_tensor(owner, device=self._device), place, parent, sums, at.query, at.visited[:, :depth]
+                )
+                levels = self._searcher.run(start, len(beams), is_last=True)
+                chunks += [read_level(own, level) for own, level, _ in levels]
+        num = len(beams)
+        return collect_columns(
+            candidates, chunks, Results(np.zeros(num, np.int32), np.zeros(num, np.bool_), np.zeros(num))
+        )
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""

@@ -176,7 +176,7 @@ class Evaluator:
         if self.mode == "auto" and carrier is not Carrier.TENSORS:
             if not has_torch():
                 why = "torch is not installed"
-            elif limits.dialect != OURS:
+            elif limits.dialect.of_step != OURS or limits.dialect.searching.kind == "sample":
                 why = "the only one that supports this dialect"
             elif self._is_small() and (carrier is Carrier.PLAIN or is_on_cpu(self.device)):
                 why = "it is quick enough for few candidates"

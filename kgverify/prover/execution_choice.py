@@ -18,6 +18,7 @@ from kgverify.prover.stages.choose import SCORES, score_two_tower
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import Layout
 from kgverify.prover.tower.launch import FLOAT32, PRECISIONS
+from kgverify.prover.tower.portable import EXACT
 
 
 class Execution(NamedTuple):
@@ -61,9 +62,16 @@ def choose_execution(
     on = resolve_device(device)
     obstacle = find_obstacle(on)
     how = resolve_mode(mode, on, obstacle)
-    if mode == "auto" and how != FUSED and not compiles:
+    searches = limits.dialect.searching.kind != "greedy"
+    if mode == "auto" and how != FUSED and (searches or not compiles):
         how = "eager"
     products = resolve_precision(precision, policy, stages, on)
+    if searches and (how not in ("eager", FUSED) or products != FLOAT32):
+        raise UserError(
+            f"mode {how!r} in precision {products!r} follows a single derivation of each candidate",
+            where="mode",
+            fix=f"use --mode eager or {FUSED} without a precision, or --limits search=greedy",
+        )
     reason = _mode_reason(mode, how, on, obstacle)
     if mode == "auto" and on.type == "cpu":
         # None if an engine on tensors is made directly.
@@ -74,9 +82,11 @@ def choose_execution(
     reasons = (
         f"device {on.type}: {_device_reason(device, on)}",
         f"mode {how}: {reason}",
-        f"precision {products}: {_precision_reason(precision, products)}",
+        f"precision {EXACT}: the paths of a search are compared by sums of scores"
+        if searches
+        else f"precision {products}: {_precision_reason(precision, products)}",
     )
-    return Execution(on, how, products, reasons)
+    return Execution(on, how, EXACT if searches else products, reasons)
 
 
 def _device_reason(asked: str, device: torch.device) -> str:
@@ -300,7 +310,9 @@ def choose_evaluation_layout(
     most, (of_match, of_score) = MOST_SLOTS[kind], WINDOWS[kind]
     if demand.records and kind == "cuda":
         most, of_score = RECORDING_SLOTS, RECORDING_WINDOW
-    num = min(most, max(1, num_candidates)) if demand.slots is None else demand.slots
+    # A search has up to this number of paths for each candidate.
+    paths = num_candidates * limits.dialect.searching.size
+    num = min(most, max(1, paths)) if demand.slots is None else demand.slots
     while True:
         try:
             layout = choose_layout(

@@ -229,6 +229,23 @@ class StepRecord(NamedTuple):
     gaps: TickGaps | None
 
 
+class Decided(NamedTuple):
+    """The steps that a tick completes in B slots, up to the stage `limit`.
+
+    is_taken: bool  [B]
+    work:     the clauses and counts
+    kind:     int32 [B]        GOAL, or TRUE or FALSE as the only resolvent
+    first:    int64 [B]        the row of the first resolvent
+    atoms:    int32 [R, A, 3]  the rows
+    """
+
+    is_taken: Tensor
+    work: Work
+    kind: Tensor
+    first: Tensor
+    atoms: Tensor
+
+
 def make_tuple_type(name: str, fields: Sequence[str]) -> Any:
     """Return a type of named tuples of tensors with the given fields."""
     return namedtuple(name, fields)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -20,7 +20,7 @@ from kgverify.prover.fused.try_kernels import form_kernel, look_up_kernel, try_k
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.resolve import goal_hash
-from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work, make_tuple_type
+from kgverify.prover.state import PAD, Decided, Derivations, Layout, Pool, Segments, Work, make_tuple_type
 from kgverify.prover.tick.stage_ticks import Chunk
 from kgverify.prover.tick.tick import TickLoop, restart_
 from kgverify.prover.tower.launch import build_tower_parameters, declare_error, draw_goals, launch_tower, sample_size
@@ -297,13 +297,45 @@ class FusedTicks:
         self._tally.num_rescored.zero_()
         self._tally.smallest.fill_(torch.inf)
 
-    def _decide_(self, *, counts_all: bool) -> None:
-        """Run everything up to `choose`, for every slot.
+    def decide(self, derivations: Derivations, work: Work | None, counts_all: bool) -> Decided:
+        """Try a window of clauses for at most as many derivations as slots, in the buffers of the slots.
 
+        work:       as this left it before; None for new steps
+        counts_all: as in `_find_resolvents_`
+        """
+        num = len(derivations.depth)
+        if work is None:
+            for each in self._work:
+                each[:num].zero_()
+        visited_hash = goal_hash(self._tables, derivations.visited)
+        self._find_resolvents_(_Derivations(*derivations, visited_hash), num, counts_all=counts_all)
+        num_rows = min(int(self._counts.rows), self._layout.score_window)
+        is_taken, kind, first = (each[:num] for each in self._decisions[:3])
+        return Decided(
+            is_taken != 0, Work(*(each[:num] for each in self._work)), kind, first, self._rows.atoms[:num_rows]
+        )
+
+    def _decide_(self, *, counts_all: bool) -> None:
+        """Run everything up to `choose`, for every slot."""
+        self._find_resolvents_(self._kept, self._layout.slots, counts_all=counts_all)
+        self._score_()
+        launch_kernel(
+            choose_kernel,
+            self._num_programs,
+            (self._decisions, self._rows),
+            (self._layout.slots,),
+            BLOCK=self._score_block,
+            num_warps=1,
+        )
+
+    def _find_resolvents_(self, kept: Any, slots: int, *, counts_all: bool) -> None:
+        """Run everything up to `limit` for some slots, and beside it the towers of their goals.
+
+        kept:       `_Derivations`
         counts_all: whether to count everything that is dropped, for a record
         """
-        layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
-        slots, window, atoms = layout.slots, layout.score_window, layout.atoms
+        layout, limits, tables = self._layout, self._limits, self._tables
+        window, atoms = layout.score_window, layout.atoms
         state, found = (kept, self._work, tables), (self._segments, self._decisions)
         body, stride = tables.rule_body.shape[1], self._work.origin.shape[1]
         # The numbers of facts and of predicates.
@@ -327,7 +359,7 @@ class FusedTicks:
                 (
                     atoms,
                     body,
-                    self._visited_hash.shape[1],
+                    kept.visited.shape[1],
                     limits.max_atoms,
                     limits.max_resolvents,
                     stride,
@@ -357,15 +389,6 @@ class FusedTicks:
             BLOCK=_LANES,
         )
         self._wait_for(0)
-        self._score_()
-        launch_kernel(
-            choose_kernel,
-            self._num_programs,
-            (self._decisions, self._rows),
-            (slots,),
-            BLOCK=self._score_block,
-            num_warps=1,
-        )
 
     @contextmanager
     def _beside(self, side: int) -> Iterator[None]:

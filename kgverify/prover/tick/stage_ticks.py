@@ -14,15 +14,17 @@ from kgverify.program.outcomes import Origin
 from kgverify.prover.execution.compilation import captures_graphs, compile_function
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
-from kgverify.prover.state import GOAL, OPEN, PAD, Derivations, Pool, StepRecord, TickGaps, Work
-from kgverify.prover.tick.tick import Setting, TickLoop, copy_buffers_, restart_, tick
+from kgverify.prover.state import GOAL, OPEN, PAD, Decided, Derivations, Pool, StepRecord, TickGaps, Work
+from kgverify.prover.tick.tick import Setting, TickLoop, copy_buffers_, empty_work, find_resolvents, restart_, tick
 from kgverify.torch.host_copy import HostCopy, PendingCopy
 from kgverify.trace.model.columns import (
     FIELD_OF,
+    NO_PATHS,
     STEP_COLUMNS,
     Candidates,
     CandidateSet,
     Columns,
+    Paths,
     Resolvents,
     Steps,
     concatenate,
@@ -33,11 +35,12 @@ from kgverify.trace.model.columns import (
 
 
 class Chunk(NamedTuple):
-    """The steps of some ticks: the pool index of each step's candidate, steps and resolvents, in order per candidate."""
+    """The steps of some ticks: the pool index of each step's candidate, steps, resolvents and paths, in order per candidate."""
 
     pool_index: NDArray[np.int64]
     steps: Steps
     resolvents: Resolvents
+    paths: Paths = NO_PATHS
 
 
 class LoggedSteps(NamedTuple):
@@ -169,7 +172,7 @@ class Recorded:
         candidates: CandidateSet,
         chunks: Sequence[PendingCopy[Chunk]] | None,
         results: PendingCopy[Results],
-        digests: PendingCopy[StepDigests] | None,
+        digests: PendingCopy[StepDigests] | None = None,
     ) -> None:
         self._candidates, self._chunks, self._results, self._digests = candidates, chunks, results, digests
 
@@ -191,7 +194,7 @@ class Recorded:
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
     """Order the steps of all ticks by candidate. Ticks are in order of time, so each candidate's steps keep their order."""
     empty = empty_columns(np.float32)
-    parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks]
+    parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents, paths=chunk.paths) for chunk in chunks]
     in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
     positions = [chunk.pool_index for chunk in chunks]
     pool_index = positions[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *positions])
@@ -255,7 +258,7 @@ class StageTicks:
         mode: str,
     ) -> None:
         self._derivations, self._work, self._pool = buffers
-        self._tables, self._parameters = tables, parameters
+        self._setting, self._tables, self._parameters = setting, tables, parameters
         device = tables.facts.device
         self._is_cuda = device.type == "cuda"
         self._marks_replays = self._is_cuda and mode != "eager"
@@ -274,6 +277,18 @@ class StageTicks:
         self._recycle = compile_function(recycle, mode) if self._is_cuda else recycle
         is_captured = captures_graphs(mode, device)
         self._loop = TickLoop(self._restart_, self._take_tick_, self._look, self._pool, is_captured=is_captured)
+
+    def decide(self, derivations: Derivations, work: Work | None, counts_all: bool) -> Decided:
+        """Try a window of clauses for any number of derivations.
+
+        work:       as this left it before; None for new steps
+        counts_all: without effect, since everything dropped is counted
+        """
+        if work is None:
+            num = len(derivations.depth)
+            work = empty_work(self._setting.layout._replace(slots=num), derivations.depth.device)
+        work, kind, rows, is_taken = find_resolvents(self._setting, self._tables, derivations, work)
+        return Decided(is_taken, work, kind, rows.first, rows.atoms[: int(rows.is_live.sum())])
 
     def resume(self) -> None:
         """Do nothing: the whole state of the derivations is in the buffers."""

@@ -61,15 +61,7 @@ def tick(
 ) -> tuple[Derivations, Work, StepRecord]:
     """Try a window of clauses, and take the complete steps."""
     stages = setting.stages
-    is_running = derivations.outcome == OPEN
-    selected = stages.select(derivations.goal)
-    segments = stages.look_up(tables, selected)
-    work, is_tried = try_clauses(setting, tables, derivations, work, selected, segments, is_running)
-
-    kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
-    # Where TRUE is the only resolvent, nothing counts as dropped.
-    work = clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
-    rows, is_taken = form_rows(setting, tables, derivations, work, selected, kind, is_running & is_tried)
+    work, kind, rows, is_taken = find_resolvents(setting, tables, derivations, work)
     score = score_rows(setting, parameters, derivations, rows, kind)
     gaps = None
     if setting.rescoring is not None:
@@ -82,6 +74,26 @@ def tick(
         is_taken, derivations.pool_index, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
     )
     return alter(after, outcome=outcome), clear_counts(work, is_taken, *_COUNTERS), record
+
+
+def find_resolvents(
+    setting: Setting, tables: Tables, derivations: Derivations, work: Work
+) -> tuple[Work, Tensor, Rows, Tensor]:
+    """Try a window of clauses.
+
+    Return the work, the kind of each slot's resolvents, int32 [B], and those of the slots whose steps are complete, bool [B].
+    """
+    stages = setting.stages
+    is_running = derivations.outcome == OPEN
+    selected = stages.select(derivations.goal)
+    segments = stages.look_up(tables, selected)
+    work, is_tried = try_clauses(setting, tables, derivations, work, selected, segments, is_running)
+
+    kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
+    # Where TRUE is the only resolvent, nothing counts as dropped.
+    work = clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
+    rows, is_taken = form_rows(setting, tables, derivations, work, selected, kind, is_running & is_tried)
+    return work, kind, rows, is_taken
 
 
 def try_clauses(

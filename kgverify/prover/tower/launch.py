@@ -103,7 +103,8 @@ def _(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tens
 def _allocate(parameters: Sequence[Tensor], goals: Tensor, features: Tensor) -> Tensor:
     """Allocate scores if `features` has rows, else towers."""
     shape = (len(goals),) if len(features) > 0 else (len(goals), parameters[0].shape[1])
-    return torch.empty(shape, dtype=torch.float32, device=goals.device)
+    dtype = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
+    return torch.empty(shape, dtype=dtype, device=goals.device)
 
 
 def can_run(policy: Policy) -> bool:
@@ -182,7 +183,7 @@ def build_tower_score(precision: str) -> Score:
     """Return the stage `score` by the kernel, with parameters of `build_tower_parameters`. On a CPU, Triton interprets it."""
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-        nothing = torch.empty(0, dtype=torch.float32, device=goals.device)
+        nothing = torch.empty(0, device=goals.device)
         features = _tower_op(list(parameters), goals, nothing, slot[:0], precision)
         scores: Tensor = _tower_op(list(parameters), resolvents, features, slot, precision)
         return scores
