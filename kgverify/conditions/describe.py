@@ -171,6 +171,9 @@ def _join_same_faults(
         own, named = tested[number], tested[other]
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
             continue
+        # The stages of a level are told apart by what is recorded of each.
+        if own.found.cases.unit is Unit.LEVEL and reader.stage_of(number) != reader.stage_of(other):
+            continue
         is_of_proof = reader.is_of_proof(number)
         is_same = (
             _is_certain(own)
@@ -288,6 +291,10 @@ class _Reader:
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
         self._is_sample = False
+
+    def stage_of(self, number: int) -> str:
+        """Return the stage of a cause."""
+        return self._causes[number].stage
 
     def is_of_proof(self, number: int) -> bool:
         """Return whether a cause says no more than that a proof is lost or false."""
