@@ -268,7 +268,7 @@ FURTHER: dict[str, tuple[dict[str, Any], Any, dict[str, str], str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_condition_of_a_wrong_level_is_stated(name: str):
     stages, score, dialect, words = FAULTS[name]
-    (cause,) = causes_of(ALL_SOUND._replace(**stages), score, **dialect)
+    cause, *_ = causes_of(ALL_SOUND._replace(**stages), score, **dialect)
     assert f"the {words} are wrong" in cause.condition
     assert cause.when.is_exact
 
@@ -277,7 +277,7 @@ def test_the_condition_of_a_wrong_level_is_stated(name: str):
 @pytest.mark.parametrize("name", FURTHER)
 def test_the_condition_of_a_level_that_is_seldom_wrong_is_stated(name: str):
     stages, score, dialect, words = FURTHER[name]
-    (cause,) = causes_of(ALL_SOUND._replace(**stages), score, queries=40, **dialect)
+    cause, *_ = causes_of(ALL_SOUND._replace(**stages), score, queries=40, **dialect)
     assert f"the {words} are wrong" in cause.condition
     assert cause.when.is_exact
 
