@@ -11,7 +11,7 @@ from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.step.plain_step import find_outcome
 from kgverify.step.search import Ended, aggregate
 from kgverify.trace.model.columns import Candidates, Columns, concatenate, select_candidates, starts_of
-from kgverify.trace.model.paths import count_depth, find_levels, find_made, find_parents, number_levels
+from kgverify.trace.model.paths import count_depth, find_levels, find_made, find_parents
 
 
 def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Columns, int]:
@@ -39,7 +39,7 @@ def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Co
     steps = taken.steps._replace(
         depth=recorded.steps.depth, num_atoms=recorded.steps.num_atoms, goal_atoms=recorded.steps.goal_atoms
     )
-    paths = taken.paths._replace(place=recorded.paths.place, parent=recorded.paths.parent)
+    paths = taken.paths._replace(level=recorded.paths.level, place=recorded.paths.place, parent=recorded.paths.parent)
     # The children that were kept hand their log-probabilities on.
     made = find_made(recorded)
     handed = np.where(
@@ -54,7 +54,7 @@ def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
     """Return the candidates as the paths that the recorded search kept end."""
     steps, resolvents, child = columns.steps, recorded.resolvents, recorded.paths.child
     owner = np.repeat(np.arange(len(recorded.candidates.query)), recorded.candidates.num_steps)
-    parents, levels = find_parents(recorded), number_levels(recorded)
+    parents, levels = find_parents(recorded), recorded.paths.level
     depth = recorded.steps.depth + count_depth(recorded, skips_unary=limits.dialect.skips_unary)
     starts = starts_of(recorded.steps.num_resolvents)
     made = find_made(recorded)
