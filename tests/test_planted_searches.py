@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import kgverify as kv
 from benchmarks.searches.arrays import ArraySearch
 from benchmarks.searches.faults import FAULTS, Fault, Settings
 from benchmarks.searches.lists import ListSearch
@@ -36,3 +37,15 @@ def test_the_faults_have_names_of_their_own_and_stages_that_exist() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_a_fault_changes_what_its_engine_records(fault: Fault) -> None:
     assert list_differences(play(PlainEngine, fault.settings), play(fault.wrong, fault.settings)) != []
+
+
+def test_a_fault_of_a_search_names_a_search_that_shows_it() -> None:
+    engine = kv.Evaluator(mode="plain", faults="merged-twice")
+    with pytest.raises(kv.UserError, match="a fault of a search") as caught:
+        kv.verify("countries", engine, queries=1, corruptions=1)
+    assert caught.value.fix.endswith("--limits 'search=beam(4),merge=sum'")
+
+
+def test_a_search_with_too_many_paths_is_refused() -> None:
+    with pytest.raises(kv.UserError, match="k, n and limit from 1 to 999999999"):
+        kv.Dialect(search="beam(1000000000)")

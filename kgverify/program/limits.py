@@ -45,7 +45,8 @@ def parse_search(text: object) -> Search:
     search = Search(greedy or kind or sample or "", int(size or num or 1), int(seed or 0))
     if not search.kind or not search.size:
         raise UserError(
-            f"search is {text!r}, expected greedy, beam(k), sample(n, seed) or all(limit), each number 1 or more",
+            f"search is {text!r}, expected greedy, beam(k), sample(n, seed) or all(limit), k, n and limit from 1 to"
+            " 999999999",
             where="search",
             fix="write, for example, beam(8), sample(16, 0) or all(1000)",
         )

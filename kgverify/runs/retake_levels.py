@@ -39,13 +39,17 @@ def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Co
     steps = taken.steps._replace(
         depth=recorded.steps.depth, num_atoms=recorded.steps.num_atoms, goal_atoms=recorded.steps.goal_atoms
     )
-    paths = taken.paths._replace(level=recorded.paths.level, place=recorded.paths.place, parent=recorded.paths.parent)
-    # The children that were kept hand their log-probabilities on.
+    # The children that were kept hand their log-probabilities on, and tell where a path comes from.
     made = find_made(recorded)
+    owner = np.repeat(recorded.paths.place, recorded.steps.num_resolvents)
+    parent = np.where(made >= 0, np.append(owner, 0)[made], recorded.paths.parent).astype(np.int32)
     handed = np.where(
         made >= 0, np.append(recorded.paths.child_log_probability, 0.0)[made], recorded.paths.log_probability
     )
-    given = taken._replace(candidates=recorded.candidates, steps=steps, paths=paths._replace(log_probability=handed))
+    paths = taken.paths._replace(
+        level=recorded.paths.level, place=recorded.paths.place, parent=parent, log_probability=handed
+    )
+    given = taken._replace(candidates=recorded.candidates, steps=steps, paths=paths)
     num_left = int(every.candidates.num_steps[left].sum())
     return given._replace(candidates=_end(given, recorded, limits)), num_left
 

@@ -344,6 +344,11 @@ def with_level(take):
     return type("Own", (kv.SearchEngine,), {"take_level": take})
 
 
+def with_children(*kept):
+    failing = kv.Resolvent((), kv.Origin.NONE, 0, kv.GoalKind.FALSE)
+    return with_level(lambda self, query, beam: Level([kv.Taken([failing] * 2) for _ in beam], kept))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -362,6 +367,16 @@ def with_level(take):
             "keeps resolvent 7 of the path at place 0",
         ),
         (with_level(lambda self, query, beam: Level([], [])), "expected the resolvents of 1 path, found 0"),
+        (with_level(lambda self, query, beam: None), "expected a Level, found None"),
+        (
+            type("Lost", (with_level(None),), {"take_levels": lambda self, queries, beams: []}),
+            r"Lost.take_levels: expected \d+ levels?, found 0",
+        ),
+        (with_children(Kept(0, 0, 5, 0.0), Kept(0, 1, 2, 0.0)), r"places \[5, 2\], which do not ascend"),
+        (with_children(Kept(0, 0, 1, 0.0), Kept(0, 1, 1, 0.0)), "do not ascend"),
+        (with_children(Kept(0, 0, -1, 0.0)), "do not ascend from 0"),
+        (with_children(Kept(0, 0, 2**40, 0.0)), "do not ascend"),
+        (with_children(Kept(0, 0, 0, 0.0), Kept(0, 1, 1, 0.0, 7)), "into place 7, which is not kept"),
         (with_level(lambda self, query, beam: Level([kv.Taken([])], [Kept(0, 0, 0, 0.0)])), "keeps resolvent 0"),
     ],
 )

@@ -15,6 +15,7 @@ from hostile_traces import alter, copy_as_plain_h5py, reseal, with_row
 import kgverify as kv
 from kgverify import Symbols, UserError
 from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.trace.model.columns import Paths
 
 COLUMNS = traces.make_columns(1, 8)
 DEEP = traces.make_columns(4, 30, has_stages=True)
@@ -298,6 +299,15 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path: Path):
     # What was appended before is kept, nothing else is written.
     writer.commit()
     traces.assert_same_columns(traces.read(tmp_path / "a.partial").columns, COLUMNS)
+
+
+def test_a_place_below_zero_is_refused(tmp_path: Path):
+    num, num_resolvents = len(COLUMNS.steps.depth), len(COLUMNS.resolvents.kind)
+    places, sums = np.arange(num, dtype=np.int32), np.zeros(num)
+    children, gained = np.full(num_resolvents, -1, np.int32), np.zeros(num_resolvents)
+    traces.write_file(tmp_path / "a", COLUMNS._replace(paths=Paths(places, places, sums, children, gained)))
+    with pytest.raises(UserError, match="paths/place: row 0 is -1, expected a place"):
+        traces.write_file(tmp_path / "b", COLUMNS._replace(paths=Paths(places - 1, places, sums, children, gained)))
 
 
 @pytest.mark.parametrize("layout", ["kgverify", "h5py"])

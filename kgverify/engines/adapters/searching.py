@@ -135,23 +135,42 @@ class SearchEngine(StepwiseEngine, ABC):
 
     def _take(self, queries: Sequence[AtomIds], beams: Beams) -> Sequence[Level]:
         levels = self.take_levels(queries, beams)
-        for num, beam in ((len(level.taken), beam) for beam, level in zip(beams, levels, strict=True)):
-            if num != len(beam):
-                raise UserError(
-                    f"expected the resolvents of {count_of(len(beam), 'path')}, found {num}",
-                    where=f"{type(self).__name__}.take_level",
-                    fix="give one Taken for each path of the beam, in the same order",
-                )
+        if len(levels) != len(beams):
+            raise self._refuse(
+                f"expected {count_of(len(beams), 'level')}, found {len(levels)}",
+                "give one Level for each query, in the same order",
+                "take_levels",
+            )
         for beam, level in zip(beams, levels, strict=True):
+            if not isinstance(level, Level):
+                raise self._refuse(f"expected a Level, found {level!r:.200}", "return kv.Level(taken, kept)")
+            if len(level.taken) != len(beam):
+                raise self._refuse(
+                    f"expected the resolvents of {count_of(len(beam), 'path')}, found {len(level.taken)}",
+                    "give one Taken for each path of the beam, in the same order",
+                )
             nums = {path.place: len(taken.resolvents) for path, taken in zip(beam, level.taken, strict=True)}
+            places = [child.place for child in level.kept]
+            if places != sorted({place for place in places if 0 <= place < 2**31}):
+                raise self._refuse(
+                    f"the kept children have the places {places!r:.200}, which do not ascend from 0 or more",
+                    "give each child a place of its own, and the children in order of place",
+                )
             for child in level.kept:
                 if not 0 <= child.choice < nums.get(child.parent, 0):
-                    raise UserError(
+                    raise self._refuse(
                         f"keeps resolvent {child.choice} of the path at place {child.parent}, which does not exist",
-                        where=f"{type(self).__name__}.take_level",
-                        fix="give the place of a path of the beam, and the index of one of its resolvents",
+                        "give the place of a path of the beam, and the index of one of its resolvents",
+                    )
+                if child.merged_into not in (-1, *places):
+                    raise self._refuse(
+                        f"merges the child at place {child.place} into place {child.merged_into}, which is not kept",
+                        "give the place of another kept child, or -1",
                     )
         return levels
+
+    def _refuse(self, message: str, fix: str, method: str = "take_level") -> UserError:
+        return UserError(message, where=f"{type(self).__name__}.{method}", fix=fix)
 
 
 def collect_levels(

@@ -78,10 +78,11 @@ def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrie
     planters = PLANTERS[Carrier.ANY] | PLANTERS[carrier]
     for fault in faults:
         if fault.dialect.search != OURS.search == limits.dialect.search:
+            switches = ",".join(f"{name}={value}" for name, value in msgspec.to_builtins(fault.dialect).items())
             raise UserError(
                 f"{fault.name!r} is a fault of a search with several paths, and the dialect follows one",
                 where="faults",
-                fix=f"it shows with {fault.dialect}: --limits 'search=beam(4)' chooses a search",
+                fix=f"choose a search with which it shows: --limits '{switches}'",
             )
         plant = planters[fault.name](plant)
     return plant

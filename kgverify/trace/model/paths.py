@@ -38,8 +38,14 @@ def find_parents(columns: Columns) -> NDArray[np.int64]:
     if not has_paths(columns):
         return np.where(rows == np.repeat(first, num_steps), -1, rows - 1)
     paths, beams = columns.paths, _number_beams(columns)
-    is_first = beams == np.repeat(np.append(beams, 0)[first], num_steps)
-    return _find(beams, paths.place, beams - 1, np.where(is_first, -1, paths.parent))
+    return _find(beams, paths.place, beams - 1, np.where(_is_in_first_beam(columns), -1, paths.parent))
+
+
+def _is_in_first_beam(columns: Columns) -> NDArray[np.bool_]:
+    beams, num_steps = _number_beams(columns), columns.candidates.num_steps
+    first: NDArray[np.int64] = np.append(beams, 0)[starts_of(num_steps)[:-1]]
+    is_first: NDArray[np.bool_] = beams == np.repeat(first, num_steps)
+    return is_first
 
 
 def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
@@ -54,15 +60,16 @@ def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
 
 def find_made(columns: Columns) -> NDArray[np.int64]:
     """Return the row of the resolvent that became the goal of each step: int64 [T]; -1 for a step without one."""
-    num, parents = columns.steps.num_resolvents, find_parents(columns)
+    num = columns.steps.num_resolvents
     if not has_paths(columns):
+        parents = find_parents(columns)
         choice = columns.steps.choice[parents].astype(np.int64)
         is_made = (parents >= 0) & (choice >= 0) & (choice < num[parents])
         return np.where(is_made, starts_of(num)[:-1][parents] + choice, -1)
     beams = _number_beams(columns)
     kept = np.flatnonzero(columns.paths.child >= 0)
     of = np.repeat(beams, num)[kept], columns.paths.child[kept]
-    found = _find(*of, beams - 1, np.where(parents >= 0, columns.paths.place, -1))
+    found = _find(*of, beams - 1, np.where(_is_in_first_beam(columns), -1, columns.paths.place))
     return np.where(found >= 0, np.append(kept, -1)[found], -1)
 
 

@@ -101,6 +101,7 @@ def check_columns(
     if schema != KNOWLEDGE_GRAPH:
         return
     _check_range(f"{where}:candidates/is_limited", columns.candidates.is_limited, 0, 1, "a flag")
+    _check_range(f"{where}:paths/place", columns.paths.place, 0, 2**31 - 1, "a place")
     if has_stages:
         check_stage_items(columns.stages, where)
         _check_origins("stages/origin", columns.stages, where, num_rules, num_facts)
