@@ -3,15 +3,13 @@
 import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
-from kgverify.engines.beams import SearchingEngine, read_beams
+from kgverify.engines.beams import SearchingEngine, list_ended, read_beams
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Outcome
-from kgverify.step.plain_step import find_outcome
-from kgverify.step.search import Ended, aggregate
-from kgverify.trace.model.columns import Candidates, Columns, concatenate, select_candidates, starts_of
-from kgverify.trace.model.paths import count_depth, find_levels, find_made, find_parents, number_levels
+from kgverify.step.search import aggregate
+from kgverify.trace.model.columns import Candidates, Columns, concatenate, select_candidates
+from kgverify.trace.model.paths import find_levels, find_made
 
 
 def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Columns, int]:
@@ -52,26 +50,9 @@ def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Co
 
 def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
     """Return the candidates as the paths that the recorded search kept end."""
-    steps, resolvents, child = columns.steps, recorded.resolvents, recorded.paths.child
-    owner = np.repeat(np.arange(len(recorded.candidates.query)), recorded.candidates.num_steps)
-    parents, levels = find_parents(recorded), number_levels(recorded)
-    depth = recorded.steps.depth + count_depth(recorded, skips_unary=limits.dialect.skips_unary)
-    starts = starts_of(recorded.steps.num_resolvents)
-    made = find_made(recorded)
-    choices: list[tuple[int, ...]] = []
-    for row, parent in enumerate(parents.tolist()):
-        choices.append((*choices[parent], int(made[row] - starts[parent])) if parent >= 0 else ())
-    ended: list[list[Ended]] = [[] for _ in recorded.candidates.query]
-    of_step = np.repeat(np.arange(len(owner)), recorded.steps.num_resolvents)
-    kept = np.flatnonzero(child >= 0)
-    for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
-        row = int(of_step[i])
-        outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
-        if outcome is not Outcome.OPEN:
-            path = (*choices[row], int(i - starts[row]))
-            gained = float(recorded.paths.child_log_probability[i])
-            ended[owner[row]].append(Ended(outcome, gained, int(levels[row]), int(child[i]), path))
-    found = [aggregate(limits.dialect, each) for each in ended]
+    steps, ended = columns.steps, list_ended(recorded, limits)
+    owner = np.repeat(np.arange(len(ended)), recorded.candidates.num_steps)
+    found = [aggregate(limits.dialect, [path for path, _ in each]) for each in ended]
     is_limited = np.bincount(owner, (steps.dropped_atoms > 0) | (steps.dropped_resolvents > 0), len(ended)) > 0
     kind, size, _ = limits.dialect.searching
     if kind == "all":

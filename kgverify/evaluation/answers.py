@@ -1,0 +1,141 @@
+"""Ranks by the answers of one search: the query has a variable in place of the entity, and each proof reaches entities.
+
+docs/semantics.md defines them as the rank of answers.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kgverify.engines.beams import list_ended
+from kgverify.engines.protocol import Engine
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.draw import ALL, draw_candidates
+from kgverify.ranking.rank import compute_metrics, rank_candidates
+from kgverify.runs.run import Run, plan_parts
+from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.search import Ended, aggregate
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, starts_of
+from kgverify.trace.model.paths import find_parents
+
+_NEEDED: Final = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
+
+
+@dataclass(frozen=True)
+class AnswerRanking:
+    """The ranks of the true entities among the answers of searches, as `kgverify.rank_answers` returns them.
+
+    Attributes:
+        rankings: A row for each query and side: `query`, `side`, `num_ranked`, and the `optimistic` and `pessimistic` rank.
+        metrics: MRR and Hits@1, 3, 10 of each side and rank type, such as `both.realistic.mean_reciprocal_rank`.
+        num_reached: The number of rows whose true entity a proof reaches.
+    """
+
+    rankings: Rankings
+    metrics: dict[str, float]
+    num_reached: int
+
+
+def check_answers(limits: Limits, engine: Engine) -> None:
+    """Raise UserError for a dialect whose searches lose answers, and for an engine that does not know what they need."""
+    dialect = limits.dialect
+    lost = [each for each in ("close", "duplicates") if each in dialect.filters]
+    if dialect.merge != "none" or lost or dialect.searching.kind == "greedy":
+        kept = tuple([each for each in dialect.filters if each not in lost])
+        problem = (
+            f"merge {dialect.merge} joins paths with different answers"
+            if dialect.merge != "none"
+            else f"filter {lost[0]} keeps one of several answers"
+            if lost
+            else "search greedy follows one derivation, which reaches one answer at most"
+        )
+        search = "beam(32)" if dialect.search == "greedy" else dialect.search
+        fix = f'give limits=kv.Limits(dialect=kv.Dialect(search="{search}", filters={kept})), without merge'
+        raise UserError(problem, where="dialect", fix=fix)
+    if unknown := sorted(_NEEDED & {*engine.info.unknown}):
+        raise UserError(
+            f"the answer of a proof follows from its clauses, and {unknown[0]} is unknown",
+            where=f"engine {engine.info.name}",
+            fix="record the clause of each resolvent and the children that are kept, or use another engine",
+        )
+
+
+def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[dict[int, float]]:
+    """Return the entities that the proofs of each candidate reach, with their aggregated log-probabilities in nats.
+
+    columns: searches of queries with one variable; a proof that binds no constant to it reaches every constant
+
+    UserError for a proof whose clauses do not give its goals.
+    """
+    parents, num_constants = find_parents(columns).tolist(), len(clauses.symbols.constants)
+    answers = []
+    for ended in list_ended(columns, limits):
+        reached: dict[int, list[Ended]] = {}
+        for path, row in ended:
+            if path.outcome is Outcome.PROVED:
+                rows = [row]
+                while parents[rows[0]] >= 0:
+                    rows.insert(0, parents[rows[0]])
+                answer = _find_answer(columns, rows, path, clauses)
+                for entity in [answer] if answer >= 0 else range(num_constants):
+                    reached.setdefault(entity, []).append(path)
+        answers.append({entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()})
+    return answers
+
+
+def _find_answer(columns: Columns, rows: list[int], path: Ended, clauses: Clauses) -> int:
+    """Return the constant that a proof gives to the variable of its query; -1 if the variable stays free.
+
+    Each goal is resolved again with the recorded clause, and with a last atom that holds the term and that no clause matches.
+    """
+    resolvents, atoms = starts_of(columns.steps.num_resolvents), starts_of(columns.steps.num_atoms)
+    goals = [number_variables(map(tuple, columns.steps.goal_atoms[atoms[i] : atoms[i + 1]].tolist())) for i in rows]
+    term, marker = -1, len(clauses.symbols.predicates)
+    for row, choice, goal, left in zip(rows, path.choices, goals, [*goals[1:], ()], strict=True):
+        made = resolvents[row] + choice
+        clause = int(columns.resolvents.origin_kind[made]), int(columns.resolvents.origin[made])
+        found = clauses.resolve((*goal, (marker, term, term)), *clause)
+        if found is None:
+            raise UserError(
+                f"the clause of step {row} does not resolve its goal", where="engine", fix="verify the engine first"
+            )
+        term = number_variables(found)[-1][1]
+        if term >= 0 or all(term not in atom[1:] for atom in left):
+            break
+    return max(term, -1)
+
+
+def rank_run(run: Run, engine: Engine) -> AnswerRanking:
+    """Rank the true entity of each query and side by a search; see `kgverify.rank_answers`. UserError as there."""
+    check_answers(run.limits, engine)
+    clauses = Clauses(run.graph.program, exclude_query=run.limits.exclude_query, dialect=run.limits.dialect)
+    ranked = [_rank_part(run, engine, clauses, part.queries) for part in plan_parts(run, "cpu").parts]
+    rankings = Rankings(*map(np.concatenate, zip(*(each for each, _ in ranked), strict=True)))
+    return AnswerRanking(rankings, compute_metrics(rankings), sum(num for _, num in ranked))
+
+
+def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> tuple[Rankings, int]:
+    """Return the ranks of some queries, and the number of true entities that are reached."""
+    drawn = draw_candidates(run.graph, run.split, queries, ALL, run.seed)
+    is_true = np.append(True, (np.diff(drawn.query) != 0) | (np.diff(drawn.side) != 0))
+    asked = drawn.take(np.flatnonzero(is_true))
+    atom = asked.atom.copy()
+    atom[np.arange(len(atom)), 1 + asked.side] = -1
+    # Triples that differ only in the entity share a search.
+    _, first, of_row = np.unique(atom, axis=0, return_index=True, return_inverse=True)
+    found = score_answers(engine.prove(asked._replace(atom=atom).take(first)), run.limits, clauses)
+    owner, entity = of_row.ravel()[np.cumsum(is_true) - 1], drawn.atom[np.arange(len(is_true)), 1 + drawn.side]
+    scores = [found[i].get(term) for i, term in zip(owner.tolist(), entity.tolist(), strict=True)]
+    last = min((score for score in scores if score is not None), default=0.0) - 1.0
+    is_reached = np.array([each is not None for each in scores], np.bool_)
+    candidates = Candidates(
+        *drawn,
+        num_steps=np.zeros(len(scores), np.uint32),
+        outcome=np.where(is_reached, Outcome.PROVED, Outcome.FAILED).astype(np.int8),
+        is_limited=np.zeros(len(scores), np.uint8),
+        log_probability=np.array([last if each is None else each for each in scores], np.float64),
+    )
+    return rank_candidates(candidates, run.triples), int(is_reached[is_true].sum())
