@@ -3,6 +3,7 @@
 docs/semantics.md defines them as the rank of answers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +15,11 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import ALL, draw_candidates
-from kgverify.ranking.rank import compute_metrics, rank_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics, divide, rank_scores
 from kgverify.runs.run import Run, plan_parts
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.step.search import Ended, aggregate
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, starts_of
-from kgverify.trace.model.paths import find_parents
-
-_NEEDED: Final = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
+from kgverify.trace.model.columns import Columns, Rankings, starts_of
 
 
 @dataclass(frozen=True)
@@ -42,25 +40,23 @@ class AnswerRanking:
 def check_answers(limits: Limits, engine: Engine) -> None:
     """Raise UserError for a dialect whose searches lose answers, and for an engine that does not know what they need."""
     dialect = limits.dialect
-    lost = [each for each in ("close", "duplicates") if each in dialect.filters]
-    if dialect.merge != "none" or lost or dialect.searching.kind == "greedy":
-        kept = tuple([each for each in dialect.filters if each not in lost])
-        problem = (
-            f"merge {dialect.merge} joins paths with different answers"
-            if dialect.merge != "none"
-            else f"filter {lost[0]} keeps one of several answers"
-            if lost
-            else "search greedy follows one derivation, which reaches one answer at most"
-        )
-        search = "beam(32)" if dialect.search == "greedy" else dialect.search
-        fix = f'give limits=kv.Limits(dialect=kv.Dialect(search="{search}", filters={kept})), without merge'
-        raise UserError(problem, where="dialect", fix=fix)
-    if unknown := sorted(_NEEDED & {*engine.info.unknown}):
+    if dialect.merge != "none" or dialect.search == "greedy" or {"close", "duplicates"} & {*dialect.filters}:
         raise UserError(
-            f"the answer of a proof follows from its clauses, and {unknown[0]} is unknown",
-            where=f"engine {engine.info.name}",
-            fix="record the clause of each resolvent and the children that are kept, or use another engine",
+            "merging and the filters close and duplicates keep one of several answers, and the search greedy reaches one"
+            f" at most; found dialect {dialect}",
+            where="limits",
+            fix=f"give a dialect without them, such as kv.Limits(dialect=kv.Dialect({_EXAMPLE}))",
         )
+    needed = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
+    if unknown := sorted(needed & {*engine.info.unknown}):
+        raise UserError(
+            f"the answers of proofs follow from their clauses and paths, and {unknown[0]} is unknown",
+            where=f"engine {engine.info.name}",
+            fix="record it, or use another engine",
+        )
+
+
+_EXAMPLE: Final = 'search="beam(32)", filters=("prune", "revisit", "max_atoms", "max_resolvents")'
 
 
 def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[dict[int, float]]:
@@ -70,23 +66,19 @@ def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[di
 
     UserError for a proof whose clauses do not give its goals.
     """
-    parents, num_constants = find_parents(columns).tolist(), len(clauses.symbols.constants)
     answers = []
     for ended in list_ended(columns, limits):
         reached: dict[int, list[Ended]] = {}
-        for path, row in ended:
+        for path, rows in ended:
             if path.outcome is Outcome.PROVED:
-                rows = [row]
-                while parents[rows[0]] >= 0:
-                    rows.insert(0, parents[rows[0]])
-                answer = _find_answer(columns, rows, path, clauses)
-                for entity in [answer] if answer >= 0 else range(num_constants):
+                answer = _find_answer(columns, rows, path.choices, clauses)
+                for entity in [answer] if answer >= 0 else range(len(clauses.symbols.constants)):
                     reached.setdefault(entity, []).append(path)
         answers.append({entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()})
     return answers
 
 
-def _find_answer(columns: Columns, rows: list[int], path: Ended, clauses: Clauses) -> int:
+def _find_answer(columns: Columns, rows: Sequence[int], choices: Sequence[int], clauses: Clauses) -> int:
     """Return the constant that a proof gives to the variable of its query; -1 if the variable stays free.
 
     Each goal is resolved again with the recorded clause, and with a last atom that holds the term and that no clause matches.
@@ -94,7 +86,7 @@ def _find_answer(columns: Columns, rows: list[int], path: Ended, clauses: Clause
     resolvents, atoms = starts_of(columns.steps.num_resolvents), starts_of(columns.steps.num_atoms)
     goals = [number_variables(map(tuple, columns.steps.goal_atoms[atoms[i] : atoms[i + 1]].tolist())) for i in rows]
     term, marker = -1, len(clauses.symbols.predicates)
-    for row, choice, goal, left in zip(rows, path.choices, goals, [*goals[1:], ()], strict=True):
+    for row, choice, goal, left in zip(rows, choices, goals, [*goals[1:], ()], strict=True):
         made = resolvents[row] + choice
         clause = int(columns.resolvents.origin_kind[made]), int(columns.resolvents.origin[made])
         found = clauses.resolve((*goal, (marker, term, term)), *clause)
@@ -120,22 +112,16 @@ def rank_run(run: Run, engine: Engine) -> AnswerRanking:
 def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> tuple[Rankings, int]:
     """Return the ranks of some queries, and the number of true entities that are reached."""
     drawn = draw_candidates(run.graph, run.split, queries, ALL, run.seed)
-    is_true = np.append(True, (np.diff(drawn.query) != 0) | (np.diff(drawn.side) != 0))
-    asked = drawn.take(np.flatnonzero(is_true))
-    atom = asked.atom.copy()
-    atom[np.arange(len(atom)), 1 + asked.side] = -1
+    groups = divide(drawn, run.triples)
+    asked = drawn.take(groups.true)
+    asked.atom[np.arange(len(asked.atom)), 1 + asked.side] = -1
     # Triples that differ only in the entity share a search.
-    _, first, of_row = np.unique(atom, axis=0, return_index=True, return_inverse=True)
-    found = score_answers(engine.prove(asked._replace(atom=atom).take(first)), run.limits, clauses)
-    owner, entity = of_row.ravel()[np.cumsum(is_true) - 1], drawn.atom[np.arange(len(is_true)), 1 + drawn.side]
-    scores = [found[i].get(term) for i, term in zip(owner.tolist(), entity.tolist(), strict=True)]
-    last = min((score for score in scores if score is not None), default=0.0) - 1.0
-    is_reached = np.array([each is not None for each in scores], np.bool_)
-    candidates = Candidates(
-        *drawn,
-        num_steps=np.zeros(len(scores), np.uint32),
-        outcome=np.where(is_reached, Outcome.PROVED, Outcome.FAILED).astype(np.int8),
-        is_limited=np.zeros(len(scores), np.uint8),
-        log_probability=np.array([last if each is None else each for each in scores], np.float64),
-    )
-    return rank_candidates(candidates, run.triples), int(is_reached[is_true].sum())
+    _, first, number = np.unique(asked.atom, axis=0, return_index=True, return_inverse=True)
+    found = score_answers(engine.prove(asked.take(first)), run.limits, clauses)
+    entities = drawn.atom[np.arange(len(drawn.atom)), 1 + drawn.side].tolist()
+    searches = groups.repeat(number.ravel()).tolist()
+    scores = np.array([found[i].get(entity, np.nan) for i, entity in zip(searches, entities, strict=True)])
+    is_reached = ~np.isnan(scores)
+    scores[~is_reached] = scores[is_reached].min(initial=0.0) - 1.0
+    rankings = rank_scores(drawn, scores, run.triples, RANK_TOLERANCE)
+    return rankings, int(is_reached[groups.true].sum())
