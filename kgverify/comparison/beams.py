@@ -30,7 +30,6 @@ from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Outcome
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import Resolvent, Taken
 from kgverify.step.search import Draw, Kept, Path, keep_children, miss_draw
-from kgverify.trace.model.paths import number_levels
 from kgverify.trace.model.schema import Column, EqualityRule
 
 _OWN: Final = 1e-9
@@ -93,7 +92,7 @@ class BeamComparer(BlockComparer):
 
     @cached_property
     def _levels(self) -> NDArray[np.int64]:
-        return number_levels(self.pair.expected.columns)
+        return self.pair.expected.columns.paths.level.astype(np.int64)
 
     @cached_property
     def _judged(self) -> set[tuple[int, int]]:
@@ -130,8 +129,6 @@ class BeamComparer(BlockComparer):
                 return self._blame_selection(found, number)
         taken = [Taken([as_resolvent(each) for each in self._view(0, row).resolvents]) for row, _ in pairs]
         beam = [self._path(row) for row, _ in pairs]
-        if self.lockstep:
-            number = max(int(self.pair.expected.columns.steps.depth[row]) for row, _ in pairs)
         level = _LevelPair(candidate, number, ([row for row, _ in pairs], [row for _, row in pairs]), beam, taken)
         return self._compare_kept(level) or self._compare_choices(level)
 
@@ -171,10 +168,10 @@ class BeamComparer(BlockComparer):
         expected, actual = self.pair.expected.columns.paths, self.pair.actual.columns.paths
         # If the children that were kept are known, they agree, and the paths were confused afterwards.
         stage = Stage.TOP_K if number and not self._known("child") else Stage.RECYCLE
-        for name in ("place", "parent"):
+        for name in ("level", "place", "parent"):
             values = int(getattr(expected, name)[row]), int(getattr(actual, name)[other])
             same_goal = self._view(0, row).goal == self._view(1, other).goal
-            if self._known(name) and values[0] != values[1] and (name == "place" or same_goal):
+            if self._known(name) and values[0] != values[1] and (name != "parent" or same_goal):
                 found = self._find(candidate, row, Difference(stage, f"paths.{name}", *values), self._view(0, row))
                 return msgspec.structs.replace(
                     found, kind=DifferenceClass.SUBSTITUTED, evidence="another path is open", confidence=0.9

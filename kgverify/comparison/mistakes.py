@@ -78,6 +78,11 @@ def _ordered(search: Search, children: Sequence[Child]) -> Sequence[Child]:
     return _sorted(children) if search.kind == "beam" else children
 
 
+def _weigh_step(child: Child, taken: Mapping[int, Taken]) -> float:
+    scores = [each.score for each in taken[child.parent].resolvents]
+    return scores[child.choice] - _log_sum(scores)
+
+
 def _among_first(most: int) -> Choose:
     return lambda search, children, taken: _ordered(search, children[:most])[: search.size]
 
@@ -238,6 +243,24 @@ MISTAKES: Final = (
         Stage.TOP_K,
         "the children are kept in order of their log-probabilities, not in the order of the paths",
         _choosing(lambda search, children, taken: _sorted(children)[: search.size], kinds=("all",)),
+    ),
+    Mistake(
+        Stage.TOP_K,
+        "the children are ordered by their scores alone",
+        _choosing(
+            lambda search, children, taken: sorted(
+                children, key=lambda child: -taken[child.parent].resolvents[child.choice].score
+            )[: search.size]
+        ),
+    ),
+    Mistake(
+        Stage.TOP_K,
+        "the children are ordered by the log-probability of the last step alone",
+        _choosing(
+            lambda search, children, taken: sorted(children, key=lambda child: -_weigh_step(child, taken))[
+                : search.size
+            ]
+        ),
     ),
     Mistake(
         Stage.TOP_K,

@@ -171,7 +171,7 @@ def _join_same_faults(
         own, named = tested[number], tested[other]
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
             continue
-        # The stages of a level are told apart by what is recorded of each.
+        # What is recorded of a level distinguishes its stages.
         if own.found.cases.unit is Unit.LEVEL and reader.stage_of(number) != reader.stage_of(other):
             continue
         is_of_proof = reader.is_of_proof(number)

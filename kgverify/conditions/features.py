@@ -698,7 +698,7 @@ def _lift(feature: Feature) -> Feature:
 
 
 def read_mistakes(evidence: set[str]) -> Iterator[Feature]:
-    """Return a feature of levels: whether they come out otherwise with the mistake in a search that is the only evidence."""
+    """Return a feature of levels: whether the mistake that is the only evidence changes them."""
     stages = next((each.stages for each in MISTAKES if {each.words} == evidence), ALL_SOUND)
     row = {**_read_table()["mistakes"], "each": [] if stages is ALL_SOUND else [*evidence]}
     return _read(row, {"by {each}": lambda _: lambda i: i.level.changes(known(i.seen.run.limits.dialect), stages)})

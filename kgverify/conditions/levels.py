@@ -12,7 +12,7 @@ from kgverify.step.clauses import Atoms, number_variables
 from kgverify.step.plain_step import Taken
 from kgverify.step.search import ALL_SOUND, Draw, Path, SearchStages, expand, keep_children
 from kgverify.trace.model.columns import Columns
-from kgverify.trace.model.paths import has_paths, number_levels
+from kgverify.trace.model.paths import has_paths
 
 
 class SeenChild(NamedTuple):
@@ -90,7 +90,7 @@ class LevelReader(StepReader):
     def __init__(self, columns: Columns, dialect: Dialect | None) -> None:
         super().__init__(columns)
         self._search = dialect.searching if dialect is not None and has_paths(columns) else None
-        self._numbers = number_levels(columns) if self._search else columns.paths.place
+        self._numbers = columns.paths.level
         self._levels: dict[tuple[int, int], Level] = {}
 
     def find_level(self, candidate: int, step: int) -> Level | None:

@@ -10,20 +10,9 @@ from numpy.typing import NDArray
 
 from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import Engine, Positions, candidate_set, positions_of
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Outcome
-from kgverify.step.plain_step import find_outcome
-from kgverify.step.search import Ended, Path
+from kgverify.step.search import Path
 from kgverify.trace.model.columns import NO_PATHS, Candidates, CandidateSet, Columns, select_steps, starts_of
-from kgverify.trace.model.paths import (
-    count_depth,
-    find_levels,
-    find_made,
-    find_parents,
-    has_paths,
-    list_visited,
-    number_levels,
-)
+from kgverify.trace.model.paths import find_levels, has_paths, list_visited
 
 
 @runtime_checkable
@@ -66,31 +55,6 @@ def read_beams(columns: Columns) -> tuple[CandidateSet, list[list[Path]]]:
     ]
     bounds = [*begins.tolist(), len(every)]
     return candidate_set(columns).take(owners), [every[a:b] for a, b in pairwise(bounds)]
-
-
-def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, tuple[int, ...]]]]:
-    """Return the ended paths of each candidate of a search, in order of level and place, each with the rows of its steps."""
-    resolvents, child = columns.resolvents, columns.paths.child
-    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
-    parents, levels, made = find_parents(columns), number_levels(columns), find_made(columns)
-    depth = columns.steps.depth + count_depth(columns, skips_unary=limits.dialect.skips_unary)
-    starts = starts_of(columns.steps.num_resolvents)
-    rows: list[tuple[int, ...]] = []
-    choices: list[tuple[int, ...]] = []
-    for row, parent in enumerate(parents.tolist()):
-        rows.append((*rows[parent], row) if parent >= 0 else (row,))
-        choices.append((*choices[parent], int(made[row] - starts[parent])) if parent >= 0 else ())
-    ended: list[list[tuple[Ended, tuple[int, ...]]]] = [[] for _ in columns.candidates.query]
-    of_step = np.repeat(np.arange(len(owner)), columns.steps.num_resolvents)
-    kept = np.flatnonzero(child >= 0)
-    for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
-        row = int(of_step[i])
-        outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
-        if outcome is not Outcome.OPEN:
-            path = (*choices[row], int(i - starts[row]))
-            gained = float(columns.paths.child_log_probability[i])
-            ended[owner[row]].append((Ended(outcome, gained, int(levels[row]), int(child[i]), path), rows[row]))
-    return ended
 
 
 def find_owners(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,21 +3,20 @@
 docs/semantics.md defines them as the rank of answers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from kgverify.engines.beams import list_ended
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics, divide, rank_scores
+from kgverify.runs.retake_levels import list_ended
 from kgverify.runs.run import Run, plan_parts
-from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clause, Clauses, number_variables
 from kgverify.step.search import Ended, aggregate
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 
@@ -45,7 +44,8 @@ def check_answers(limits: Limits, engine: Engine) -> None:
             "merging and the filters close and duplicates keep one of several answers, and the search greedy reaches one"
             f" at most; found dialect {dialect}",
             where="limits",
-            fix=f"give a dialect without them, such as kv.Limits(dialect=kv.Dialect({_EXAMPLE}))",
+            fix='give limits such as kv.Limits(dialect=kv.Dialect(search="beam(32)", filters=("prune", "revisit",'
+            ' "max_atoms", "max_resolvents")))',
         )
     needed = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
     if unknown := sorted(needed & {*engine.info.unknown}):
@@ -56,9 +56,6 @@ def check_answers(limits: Limits, engine: Engine) -> None:
         )
 
 
-_EXAMPLE: Final = 'search="beam(32)", filters=("prune", "revisit", "max_atoms", "max_resolvents")'
-
-
 def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[dict[int, float]]:
     """Return the entities that the proofs of each candidate reach, with their aggregated log-probabilities in nats.
 
@@ -66,38 +63,38 @@ def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[di
 
     UserError for a proof whose clauses do not give its goals.
     """
+    atoms, starts = starts_of(columns.steps.num_atoms)[1:-1], starts_of(columns.steps.num_resolvents).tolist()
+    goals = [number_variables(map(tuple, goal.tolist())) for goal in np.split(columns.steps.goal_atoms, atoms)]
+    origins = [*zip(columns.resolvents.origin_kind.tolist(), columns.resolvents.origin.tolist(), strict=True)]
     answers = []
     for ended in list_ended(columns, limits):
         reached: dict[int, list[Ended]] = {}
         for path, rows in ended:
             if path.outcome is Outcome.PROVED:
-                answer = _find_answer(columns, rows, path.choices, clauses)
+                chosen = [origins[starts[row] + choice] for row, choice in zip(rows, path.choices, strict=True)]
+                answer = _find_answer(zip([goals[row] for row in rows], chosen, strict=True), clauses)
                 for entity in [answer] if answer >= 0 else range(len(clauses.symbols.constants)):
                     reached.setdefault(entity, []).append(path)
         answers.append({entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()})
     return answers
 
 
-def _find_answer(columns: Columns, rows: Sequence[int], choices: Sequence[int], clauses: Clauses) -> int:
-    """Return the constant that a proof gives to the variable of its query; -1 if the variable stays free.
+def _find_answer(steps: Iterable[tuple[Atoms, Clause]], clauses: Clauses) -> int:
+    """Return the term that the steps of a proof give to the variable of its query: a constant, or a variable that stays free.
 
-    Each goal is resolved again with the recorded clause, and with a last atom that holds the term and that no clause matches.
+    Each goal is resolved again with its clause, and with a last atom that holds the term and that no clause matches.
     """
-    resolvents, atoms = starts_of(columns.steps.num_resolvents), starts_of(columns.steps.num_atoms)
-    goals = [number_variables(map(tuple, columns.steps.goal_atoms[atoms[i] : atoms[i + 1]].tolist())) for i in rows]
     term, marker = -1, len(clauses.symbols.predicates)
-    for row, choice, goal, left in zip(rows, choices, goals, [*goals[1:], ()], strict=True):
-        made = resolvents[row] + choice
-        clause = int(columns.resolvents.origin_kind[made]), int(columns.resolvents.origin[made])
-        found = clauses.resolve((*goal, (marker, term, term)), *clause)
-        if found is None:
-            raise UserError(
-                f"the clause of step {row} does not resolve its goal", where="engine", fix="verify the engine first"
-            )
-        term = number_variables(found)[-1][1]
-        if term >= 0 or all(term not in atom[1:] for atom in left):
+    for goal, clause in steps:
+        if all(term not in atom[1:] for atom in goal):
             break
-    return max(term, -1)
+        atoms = clauses.resolve((*goal, (marker, term, term)), *clause)
+        if atoms is None:
+            raise UserError(
+                f"its clause {clause} does not resolve {goal}", where="engine", fix="verify the engine first"
+            )
+        term = number_variables(atoms)[-1][1]
+    return term
 
 
 def rank_run(run: Run, engine: Engine) -> AnswerRanking:
@@ -119,9 +116,8 @@ def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> tu
     _, first, number = np.unique(asked.atom, axis=0, return_index=True, return_inverse=True)
     found = score_answers(engine.prove(asked.take(first)), run.limits, clauses)
     entities = drawn.atom[np.arange(len(drawn.atom)), 1 + drawn.side].tolist()
-    searches = groups.repeat(number.ravel()).tolist()
-    scores = np.array([found[i].get(entity, np.nan) for i, entity in zip(searches, entities, strict=True)])
-    is_reached = ~np.isnan(scores)
+    answers = [found[i] for i in groups.repeat(number.ravel()).tolist()]
+    scores = np.array([each.get(entity, -np.inf) for each, entity in zip(answers, entities, strict=True)])
+    is_reached = np.isfinite(scores)
     scores[~is_reached] = scores[is_reached].min(initial=0.0) - 1.0
-    rankings = rank_scores(drawn, scores, run.triples, RANK_TOLERANCE)
-    return rankings, int(is_reached[groups.true].sum())
+    return rank_scores(drawn, scores, run.triples, RANK_TOLERANCE), int(is_reached[groups.true].sum())

@@ -385,5 +385,5 @@ def read_level(beams: Beams, level: Level) -> Chunk:
     at = path, level.ordinal
     rows = LoggedRows(work.origin_kind[at], work.origin[at], level.score, level.atoms)
     chunk = read_steps([TakenSteps(steps, rows)])
-    paths = (beams.place, beams.parent, beams.log_probability, child, gained)
+    paths = (depth.int(), beams.place, beams.parent, beams.log_probability, child, gained)
     return chunk._replace(paths=Paths(*(each.cpu().numpy() for each in paths)))

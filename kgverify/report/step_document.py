@@ -292,7 +292,9 @@ class DerivationReader:
         goals, pairs = _align_goals(expected, actual), _align_resolvents(expected, actual, self.score_tolerance)
         facts = zip(_FACTS, _facts_of(expected), _facts_of(actual), strict=True)
         found = Derivation((), step, tuple(goals), pairs=pairs, facts=tuple(Fact(*row) for row in facts), note=note)
-        if divergence is not None and not note:
+        if divergence is not None and divergence.field.startswith("paths."):
+            found = found._replace(note=note or "All paths of the level decide what differs, which is shown above.")
+        elif divergence is not None and not note:
             found = _point_at_culprit(divergence, found)
         return found._replace(pairs=_shorten(found.pairs))
 

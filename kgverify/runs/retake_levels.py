@@ -3,13 +3,15 @@
 import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
-from kgverify.engines.beams import SearchingEngine, list_ended, read_beams
+from kgverify.engines.beams import SearchingEngine, read_beams
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.step.search import aggregate
-from kgverify.trace.model.columns import Candidates, Columns, concatenate, select_candidates
-from kgverify.trace.model.paths import find_levels, find_made
+from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.step.plain_step import find_outcome
+from kgverify.step.search import Ended, aggregate
+from kgverify.trace.model.columns import Candidates, Columns, concatenate, select_candidates, starts_of
+from kgverify.trace.model.paths import count_depth, find_levels, find_made, find_parents
 
 
 def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Columns, int]:
@@ -37,7 +39,7 @@ def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Co
     steps = taken.steps._replace(
         depth=recorded.steps.depth, num_atoms=recorded.steps.num_atoms, goal_atoms=recorded.steps.goal_atoms
     )
-    paths = taken.paths._replace(place=recorded.paths.place, parent=recorded.paths.parent)
+    paths = taken.paths._replace(level=recorded.paths.level, place=recorded.paths.place, parent=recorded.paths.parent)
     # The children that were kept hand their log-probabilities on.
     made = find_made(recorded)
     handed = np.where(
@@ -64,3 +66,28 @@ def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
         is_limited=is_limited.astype(np.uint8),
         log_probability=np.array([number for _, number in found], np.float64),
     )
+
+
+def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, tuple[int, ...]]]]:
+    """Return the ended paths of each candidate of a search, in order of level and place, each with the rows of its steps."""
+    resolvents, child = columns.resolvents, columns.paths.child
+    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
+    parents, levels, made = find_parents(columns), columns.paths.level, find_made(columns)
+    depth = columns.steps.depth + count_depth(columns, skips_unary=limits.dialect.skips_unary)
+    starts = starts_of(columns.steps.num_resolvents)
+    rows: list[tuple[int, ...]] = []
+    choices: list[tuple[int, ...]] = []
+    for row, parent in enumerate(parents.tolist()):
+        rows.append((*rows[parent], row) if parent >= 0 else (row,))
+        choices.append((*choices[parent], int(made[row] - starts[parent])) if parent >= 0 else ())
+    ended: list[list[tuple[Ended, tuple[int, ...]]]] = [[] for _ in columns.candidates.query]
+    of_step = np.repeat(np.arange(len(owner)), columns.steps.num_resolvents)
+    kept = np.flatnonzero(child >= 0)
+    for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
+        row = int(of_step[i])
+        outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
+        if outcome is not Outcome.OPEN:
+            path = (*choices[row], int(i - starts[row]))
+            gained = float(columns.paths.child_log_probability[i])
+            ended[owner[row]].append((Ended(outcome, gained, int(levels[row]), int(child[i]), path), rows[row]))
+    return ended

@@ -25,7 +25,7 @@ class Clause(NamedTuple):
 class TakenStep(NamedTuple):
     """A step that a side took. None stands for an unknown number.
 
-    place, parent, log_probability: those of its path, in a search with several paths
+    level, place, parent, log_probability: those of its path, in a search with several paths
     """
 
     goal: Hashable
@@ -35,6 +35,7 @@ class TakenStep(NamedTuple):
     dropped_resolvents: int | None
     choice: int
     outcome: int | None
+    level: int | None = None
     place: int | None = None
     parent: int | None = None
     log_probability: float | None = None
@@ -56,7 +57,7 @@ class Rules(NamedTuple):
     tolerance:    the largest difference between two scores that count as equal
     has_lockstep: whether each candidate is a single step, numbered by its depth
     is_rounded:   whether the recorded actual scores are coarser than the scores that the choice was based on
-    has_paths:    whether each step belongs to a path of a search; levels begin where the place does not ascend
+    has_paths:    whether each step belongs to a path of a search; in levels
     """
 
     tolerance: float = 0.0
@@ -89,8 +90,8 @@ def find_difference(expected: Proved, actual: Proved, rules: Rules) -> Found | N
 
 def _find_in_levels(expected: Proved, actual: Proved, rules: Rules) -> Found | None:
     """Return the first difference of two searches: of each level, first the steps of its paths, then the kept children."""
-    places = [step.place for step in expected.steps]
-    begins = [i for i, place in enumerate(places) if not i or place <= places[i - 1]]  # type: ignore[operator]
+    places = [step.level for step in expected.steps]
+    begins = [i for i, level in enumerate(places) if not i or level != places[i - 1]]
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], len(places)], strict=True), 1):
         pairs = list(zip(expected.steps[begin:end], actual.steps[begin:end], strict=False))
         for i, (left, right) in enumerate(pairs, begin):
@@ -111,8 +112,9 @@ def _find_in_levels(expected: Proved, actual: Proved, rules: Rules) -> Found | N
 
 def _path_field(left: TakenStep, right: TakenStep, rules: Rules, number: int) -> str:
     """Return the first field in which two paths differ; "" if they agree."""
-    if _differ(left.place, right.place):
-        return "paths.place"
+    for name in ("level", "place"):
+        if _differ(getattr(left, name), getattr(right, name)):
+            return f"paths.{name}"
     if left.goal == right.goal and _differ(left.parent, right.parent):
         return "paths.parent"
     is_same = _are_sums(left.log_probability, right.log_probability, rules, number)

@@ -52,6 +52,7 @@ class Path(NamedTuple):
 class Expansion(NamedTuple):
     """The step of one path.
 
+    level:    the number of its level, from 0
     path:     the path before the step
     step:     the step whose choice is the kept child of the lowest place. If none is kept, its choice is -1 and its outcome
               OPEN
@@ -59,6 +60,7 @@ class Expansion(NamedTuple):
               p, whose log-probability is that of all that are merged
     """
 
+    level: int
     path: Path
     step: Step
     children: list[tuple[int, float]]
@@ -133,7 +135,7 @@ def take_level(
         nothing = own[0].steps[-1]._replace(choice=-1, outcome=Outcome.OPEN)
         step = next((child.steps[-1] for child in kept if child.parent == path.place), nothing)
         of_path = [shown.get((path.place, choice), (-1, 0.0)) for choice in range(len(own))]
-        level.append(Expansion(path, step, of_path))
+        level.append(Expansion(number, path, step, of_path))
     return level, followed
 
 

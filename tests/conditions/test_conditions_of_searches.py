@@ -229,7 +229,7 @@ FURTHER: dict[str, tuple[dict[str, Any], Any, dict[str, str], str]] = {
         {"top_k": draw_by_one_number},
         score_in_steps,
         SAMPLE,
-        "levels that come out otherwise if every sample draws the number of the first one",
+        'levels that the mistake "every sample draws the number of the first one" changes',
     ),
     "gaps": (
         {"expand": read_by_place},

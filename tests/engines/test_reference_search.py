@@ -17,7 +17,6 @@ from kgverify.program.program import parse_rules
 from kgverify.runs.run import reference_triples
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns
-from kgverify.trace.model.paths import number_levels
 
 SIZES = (1, 2, 2, 3, 3, 4, 5, 8)
 
@@ -105,4 +104,4 @@ def test_a_level_begins_where_the_only_open_child_has_a_higher_place():
     columns = ReferenceEngine(run.graph.program, run.limits, run.policy).prove(merged.expected.draw_for(run))
     first = columns.candidates.num_steps[0]
     assert columns.paths.place[:first].tolist() == [0, 1]
-    assert number_levels(columns)[:first].tolist() == [0, 1]
+    assert columns.paths.level[:first].tolist() == [0, 1]

@@ -153,5 +153,5 @@ def test_a_clause_that_does_not_resolve_its_goal_is_an_error():
             wrong = np.zeros_like(columns.resolvents.origin)
             return columns._replace(resolvents=columns.resolvents._replace(origin=wrong))
 
-    with pytest.raises(kv.UserError, match="does not resolve its goal"):
+    with pytest.raises(kv.UserError, match=r"its clause .* does not resolve"):
         rank(make_graph("p(X,Y) r(X,Y)"), Wrong)

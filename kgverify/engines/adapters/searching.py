@@ -28,6 +28,7 @@ def collect_search(
     candidates: CandidateSet, limits: Limits, searches: Sequence[Searched], record: Record = collect
 ) -> Columns:
     """Collect the paths of searches into columns: a step for each path of each level. record: collects the steps."""
+    numbers: list[int] = []
     places: list[int] = []
     parents: list[int] = []
     sums: list[float] = []
@@ -39,6 +40,7 @@ def collect_search(
         for beam, level in zip(each.beams, each.levels, strict=True):
             of_child = {(kept.parent, kept.choice): kept for kept in level.kept}
             for path, taken in zip(beam, level.taken, strict=True):
+                numbers.append(len(path.visited) - 1)
                 places.append(path.place)
                 parents.append(path.parent)
                 sums.append(path.log_probability)
@@ -54,6 +56,7 @@ def collect_search(
         log_probability=np.array([each.log_probability for each in searches], np.float64),
     )
     paths = Paths(
+        level=np.array(numbers, np.int32),
         place=np.array(places, np.int32),
         parent=np.array(parents, np.int32),
         log_probability=np.array(sums, np.float64),

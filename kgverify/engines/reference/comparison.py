@@ -91,7 +91,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
         known("steps.dropped_resolvents", steps.dropped_resolvents),
         steps.choice.tolist() if "steps.choice" in fields else [-1] * len(steps.choice),
         known("steps.outcome", steps.outcome),
-        *(of_path(name, len(steps.depth)) for name in ("place", "parent", "log_probability")),
+        *(of_path(name, len(steps.depth)) for name in ("level", "place", "parent", "log_probability")),
         strict=True,
     )
 

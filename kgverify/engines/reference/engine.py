@@ -385,6 +385,7 @@ def _paths(searches: Sequence[Search]) -> Paths:
     rows = [each for found in searches for level in found.levels for each in level]
     children = [child for each in rows for child in each.children]
     return Paths(
+        np.array([each.level for each in rows], np.int32),
         np.array([each.path.place for each in rows], np.int32),
         np.array([each.path.parent for each in rows], np.int32),
         np.array([each.path.log_probability for each in rows], np.float64),

@@ -201,9 +201,9 @@ def no_stage_items(num_steps: int = 0) -> StageItems:
 class Paths(NamedTuple):
     """The paths of a search with several paths; all empty in other runs. A step is the expansion of one path.
 
-    The steps of a candidate ascend by level and place. A step begins a level if its place is not above that of the step
-    before, or if only the level of that step kept a goal at this place.
+    The steps of a candidate ascend by level and place.
 
+    level:           int32   [T]  steps that the path has taken before, whether its depth counts them or not
     place:           int32   [T]  of the path in its beam
     parent:          int32   [T]  place of the path, in the level before, from which it comes; -1 in the first level
     log_probability: float64 [T]  of the path before the step, in nats
@@ -211,6 +211,7 @@ class Paths(NamedTuple):
     child_log_probability: float64 [R]  of a resolvent that was kept, after merging, or that was merged; else 0
     """
 
+    level: NDArray[np.int32]
     place: NDArray[np.int32]
     parent: NDArray[np.int32]
     log_probability: NDArray[np.float64]
@@ -218,7 +219,9 @@ class Paths(NamedTuple):
     child_log_probability: NDArray[np.float64]
 
 
-NO_PATHS: Final = Paths(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int32), np.zeros(0))
+_NOTHING: Final = np.zeros(0, np.int32)
+
+NO_PATHS: Final = Paths(_NOTHING, _NOTHING, _NOTHING, np.zeros(0), _NOTHING, np.zeros(0))
 """The paths of a run that follows a single derivation of each candidate."""
 
 PATHS: Final = frozenset(f"paths.{name}" for name in Paths._fields)
@@ -274,6 +277,7 @@ KNOWLEDGE_GRAPH: Final = Schema(
         _optional("resolvents/origin", "<i4", Stage.MATCH_RULES, is_digested=False),
         _optional("resolvents/score", "<f4 <f8", Stage.SCORE, rule=EqualityRule.SCORE),
         column("resolvents/atoms", "<i4*3", rows="resolvents/atoms", stage=Stage.RESOLVE),
+        _of_path("level", "<i4", Stage.RECYCLE),
         _of_path("place", "<i4", Stage.TOP_K),
         _of_path("parent", "<i4", Stage.TOP_K),
         _of_path("log_probability", "<f8", Stage.EXPAND, rule=EqualityRule.SUM),
@@ -285,7 +289,7 @@ KNOWLEDGE_GRAPH: Final = Schema(
     together=(
         ("resolvents/origin_kind", "resolvents/origin"),
         ("steps/dropped_atoms", "steps/dropped_resolvents"),
-        ("paths/place", "paths/parent", "paths/child"),
+        ("paths/level", "paths/place", "paths/parent", "paths/child"),
     ),
 )
 """The schema of derivations in knowledge graphs."""

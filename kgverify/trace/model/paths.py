@@ -13,34 +13,12 @@ def has_paths(columns: Columns) -> bool:
 
 
 def _number_beams(columns: Columns) -> NDArray[np.int64]:
-    """Return the number of the beam of each step, over all candidates: int64 [T].
-
-    A step begins a beam if its place is not above that of the one before, or if only that beam kept a goal at its place.
-    """
-    (place, parent, _, child, _), num_steps = columns.paths, columns.candidates.num_steps
+    """Return the number of the beam of each step, over all candidates: int64 [T]."""
+    num_steps = columns.candidates.num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    begins = np.ones(len(place), np.bool_)
-    begins[1:] = (place[1:] <= place[:-1]) | (owner[1:] != owner[:-1])
-    is_kept = (child >= 0) & (columns.resolvents.kind == GoalKind.GOAL)
-    keeps, kept = np.repeat(np.arange(len(place)), columns.steps.num_resolvents)[is_kept], child[is_kept]
-    width = int(max(place.max(initial=0), kept.max(initial=0))) + 1
-    while True:
-        beams: NDArray[np.int64] = np.cumsum(begins)
-        keys = beams[keeps] * width + kept
-        is_first = beams == beams[np.searchsorted(owner, owner)]
-        is_before = np.isin((beams - 1) * width + place, keys) & ~is_first
-        wrong = np.flatnonzero(~begins & (parent >= 0) & ~is_before & np.isin(beams * width + place, keys))
-        if not len(wrong):
-            return beams
-        begins[wrong[np.unique(owner[wrong], return_index=True)[1]]] = True
-
-
-def number_levels(columns: Columns) -> NDArray[np.int64]:
-    """Return the number of each step's level in its candidate, from 0: int64 [T]."""
-    first, num_steps = starts_of(columns.candidates.num_steps)[:-1], columns.candidates.num_steps
-    beams = _number_beams(columns)
-    levels: NDArray[np.int64] = beams - np.repeat(np.append(beams, 0)[first], num_steps)
-    return levels
+    begins = (np.diff(owner, prepend=-1) != 0) | (np.diff(columns.paths.level, prepend=-1) != 0)
+    numbers: NDArray[np.int64] = np.cumsum(begins)
+    return numbers
 
 
 def find_levels(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -60,7 +38,8 @@ def find_parents(columns: Columns) -> NDArray[np.int64]:
     if not has_paths(columns):
         return np.where(rows == np.repeat(first, num_steps), -1, rows - 1)
     paths, beams = columns.paths, _number_beams(columns)
-    return _find(beams, paths.place, beams - 1, np.where(number_levels(columns) > 0, paths.parent, -1))
+    is_first = beams == np.repeat(np.append(beams, 0)[first], num_steps)
+    return _find(beams, paths.place, beams - 1, np.where(is_first, -1, paths.parent))
 
 
 def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
@@ -83,20 +62,20 @@ def find_made(columns: Columns) -> NDArray[np.int64]:
     beams = _number_beams(columns)
     kept = np.flatnonzero(columns.paths.child >= 0)
     of = np.repeat(beams, num)[kept], columns.paths.child[kept]
-    order = np.lexsort((of[1], of[0]))
-    found = _find(of[0][order], of[1][order], beams - 1, np.where(parents >= 0, columns.paths.place, -1))
-    return np.where(found >= 0, np.append(kept[order], -1)[found], -1)
+    found = _find(*of, beams - 1, np.where(parents >= 0, columns.paths.place, -1))
+    return np.where(found >= 0, np.append(kept, -1)[found], -1)
 
 
 def _find(
     beams: NDArray[np.int64], places: NDArray[np.int32], wanted: NDArray[np.int64], of: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Return the index of a beam and a place among some that ascend; -1 if it is not there, or the place is below 0."""
+    """Return the index of a beam and a place among some; -1 if it is not there, or the place is below 0."""
     if not len(beams):
         return np.full(len(wanted), -1)
     width = int(max(places.max(initial=0), of.max(initial=0))) + 1
     keys, asked = beams * width + places, np.where(of >= 0, wanted * width + of, -1)
-    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    order = np.argsort(keys, kind="stable")
+    at = order[np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)]
     return np.where(keys[at] == asked, at, -1)
 
 

@@ -261,7 +261,7 @@ def judge_search(tree: Tree, dialect: Dialect, found: kgreference.Search, query:
             children,
         )
         for level, expansions in enumerate(found.levels)
-        for path, step, children in expansions
+        for _, path, step, children in expansions
     ]
     for number, (wanted, row) in enumerate(zip(expected.rows, rows, strict=False)):
         for name in Row._fields:
@@ -502,7 +502,7 @@ def _judge_beam(
             [place for place, _ in children],
         ]
         for level, expansions in enumerate(found.levels)
-        for path, step, children in expansions
+        for _, path, step, children in expansions
     ]
     for number, (wanted, row) in enumerate(zip(rows, shown, strict=False)):
         wanted[5] = [[KINDS[kind], ORIGINS[by], origin, atoms] for kind, by, origin, atoms in wanted[5]]
