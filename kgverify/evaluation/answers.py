@@ -3,7 +3,6 @@
 docs/semantics.md defines them as the rank of answers.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,32 +27,10 @@ class AnswerRanking:
     Attributes:
         rankings: A row for each query and side: `query`, `side`, `num_ranked`, and the `optimistic` and `pessimistic` rank.
         metrics: MRR and Hits@1, 3, 10 of each side and rank type, such as `both.realistic.mean_reciprocal_rank`.
-        num_reached: The number of rows whose true entity a proof reaches.
     """
 
     rankings: Rankings
     metrics: dict[str, float]
-    num_reached: int
-
-
-def check_answers(limits: Limits, engine: Engine) -> None:
-    """Raise UserError for a dialect whose searches lose answers, and for an engine that does not know what they need."""
-    dialect = limits.dialect
-    if dialect.merge != "none" or dialect.search == "greedy" or {"close", "duplicates"} & {*dialect.filters}:
-        raise UserError(
-            "merging and the filters close and duplicates keep one of several answers, and the search greedy reaches one"
-            f" at most; found dialect {dialect}",
-            where="limits",
-            fix='give limits such as kv.Limits(dialect=kv.Dialect(search="beam(32)", filters=("prune", "revisit",'
-            ' "max_atoms", "max_resolvents")))',
-        )
-    needed = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
-    if unknown := sorted(needed & {*engine.info.unknown}):
-        raise UserError(
-            f"the answers of proofs follow from their clauses and paths, and {unknown[0]} is unknown",
-            where=f"engine {engine.info.name}",
-            fix="record it, or use another engine",
-        )
 
 
 def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[dict[int, float]]:
@@ -69,17 +46,16 @@ def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[di
     answers = []
     for ended in list_ended(columns, limits):
         reached: dict[int, list[Ended]] = {}
-        for path, rows in ended:
+        for path, taken in ended:
             if path.outcome is Outcome.PROVED:
-                chosen = [origins[starts[row] + choice] for row, choice in zip(rows, path.choices, strict=True)]
-                answer = _find_answer(zip([goals[row] for row in rows], chosen, strict=True), clauses)
+                answer = _find_answer([(goals[i], origins[starts[i] + choice]) for i, choice in taken], clauses)
                 for entity in [answer] if answer >= 0 else range(len(clauses.symbols.constants)):
                     reached.setdefault(entity, []).append(path)
         answers.append({entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()})
     return answers
 
 
-def _find_answer(steps: Iterable[tuple[Atoms, Clause]], clauses: Clauses) -> int:
+def _find_answer(steps: list[tuple[Atoms, Clause]], clauses: Clauses) -> int:
     """Return the term that the steps of a proof give to the variable of its query: a constant, or a variable that stays free.
 
     Each goal is resolved again with its clause, and with a last atom that holds the term and that no clause matches.
@@ -99,15 +75,26 @@ def _find_answer(steps: Iterable[tuple[Atoms, Clause]], clauses: Clauses) -> int
 
 def rank_run(run: Run, engine: Engine) -> AnswerRanking:
     """Rank the true entity of each query and side by a search; see `kgverify.rank_answers`. UserError as there."""
-    check_answers(run.limits, engine)
-    clauses = Clauses(run.graph.program, exclude_query=run.limits.exclude_query, dialect=run.limits.dialect)
-    ranked = [_rank_part(run, engine, clauses, part.queries) for part in plan_parts(run, "cpu").parts]
-    rankings = Rankings(*map(np.concatenate, zip(*(each for each, _ in ranked), strict=True)))
-    return AnswerRanking(rankings, compute_metrics(rankings), sum(num for _, num in ranked))
+    dialect = run.limits.dialect
+    if dialect.merge != "none" or dialect.search == "greedy" or {"close", "duplicates"} & {*dialect.filters}:
+        lost = (
+            "merging and the filters close and duplicates keep one of several answers, and greedy reaches one at most"
+        )
+        filters = "prune", "revisit", "max_atoms", "max_resolvents"
+        fix = f'give limits such as kv.Limits(dialect=kv.Dialect(search="beam(32)", filters={filters}))'
+        raise UserError(f"{lost}; found dialect {dialect}", where="limits", fix=fix)
+    needed = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
+    if unknown := sorted(needed & {*engine.info.unknown}):
+        lacking = f"{unknown[0]} is unknown, and answers follow from clauses and paths"
+        raise UserError(lacking, where=f"engine {engine.info.name}", fix="record it, or use another engine")
+    clauses = Clauses(run.graph.program, exclude_query=run.limits.exclude_query, dialect=dialect)
+    parts = [_rank_part(run, engine, clauses, part.queries) for part in plan_parts(run, "cpu").parts]
+    rankings = Rankings(*map(np.concatenate, zip(*parts, strict=True)))
+    return AnswerRanking(rankings, compute_metrics(rankings))
 
 
-def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> tuple[Rankings, int]:
-    """Return the ranks of some queries, and the number of true entities that are reached."""
+def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> Rankings:
+    """Return the ranks of some queries."""
     drawn = draw_candidates(run.graph, run.split, queries, ALL, run.seed)
     groups = divide(drawn, run.triples)
     asked = drawn.take(groups.true)
@@ -118,6 +105,5 @@ def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> tu
     entities = drawn.atom[np.arange(len(drawn.atom)), 1 + drawn.side].tolist()
     answers = [found[i] for i in groups.repeat(number.ravel()).tolist()]
     scores = np.array([each.get(entity, -np.inf) for each, entity in zip(answers, entities, strict=True)])
-    is_reached = np.isfinite(scores)
-    scores[~is_reached] = scores[is_reached].min(initial=0.0) - 1.0
-    return rank_scores(drawn, scores, run.triples, RANK_TOLERANCE), int(is_reached[groups.true].sum())
+    scores[~np.isfinite(scores)] = scores.min(initial=0.0, where=np.isfinite(scores)) - 1.0
+    return rank_scores(drawn, scores, run.triples, RANK_TOLERANCE)

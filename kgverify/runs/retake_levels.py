@@ -1,5 +1,7 @@
 """The levels of a recorded search, taken again from its own beams."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
@@ -68,26 +70,28 @@ def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
     )
 
 
-def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, tuple[int, ...]]]]:
-    """Return the ended paths of each candidate of a search, in order of level and place, each with the rows of its steps."""
+def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, Sequence[tuple[int, int]]]]]:
+    """Return the ended paths of each candidate of a search, in order of level and place.
+
+    Each comes with the row of each of its steps, and the index of the resolvent that it chose there.
+    """
     resolvents, child = columns.resolvents, columns.paths.child
     owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
     parents, levels, made = find_parents(columns), columns.paths.level, find_made(columns)
     depth = columns.steps.depth + count_depth(columns, skips_unary=limits.dialect.skips_unary)
     starts = starts_of(columns.steps.num_resolvents)
-    rows: list[tuple[int, ...]] = []
-    choices: list[tuple[int, ...]] = []
+    before: list[tuple[tuple[int, int], ...]] = []
     for row, parent in enumerate(parents.tolist()):
-        rows.append((*rows[parent], row) if parent >= 0 else (row,))
-        choices.append((*choices[parent], int(made[row] - starts[parent])) if parent >= 0 else ())
-    ended: list[list[tuple[Ended, tuple[int, ...]]]] = [[] for _ in columns.candidates.query]
+        before.append((*before[parent], (parent, int(made[row] - starts[parent]))) if parent >= 0 else ())
+    ended: list[list[tuple[Ended, Sequence[tuple[int, int]]]]] = [[] for _ in columns.candidates.query]
     of_step = np.repeat(np.arange(len(owner)), columns.steps.num_resolvents)
     kept = np.flatnonzero(child >= 0)
     for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
         row = int(of_step[i])
         outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
         if outcome is not Outcome.OPEN:
-            path = (*choices[row], int(i - starts[row]))
+            path = (*before[row], (row, int(i - starts[row])))
+            choices = tuple([choice for _, choice in path])
             gained = float(columns.paths.child_log_probability[i])
-            ended[owner[row]].append((Ended(outcome, gained, int(levels[row]), int(child[i]), path), rows[row]))
+            ended[owner[row]].append((Ended(outcome, gained, int(levels[row]), int(child[i]), choices), path))
     return ended
