@@ -3,7 +3,8 @@
 docs/semantics.md defines them as the rank of answers.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,7 @@ from kgverify.step.search import Ended, aggregate
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 
 
-@dataclass(frozen=True)
-class AnswerRanking:
+class AnswerRanking(NamedTuple):
     """The ranks of the true entities among the answers of searches, as `kgverify.rank_answers` returns them.
 
     Attributes:
@@ -33,8 +33,8 @@ class AnswerRanking:
     metrics: dict[str, float]
 
 
-def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[dict[int, float]]:
-    """Return the entities that the proofs of each candidate reach, with their aggregated log-probabilities in nats.
+def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> Iterator[dict[int, float]]:
+    """Yield the entities that the proofs of each candidate reach, with their aggregated log-probabilities in nats.
 
     columns: searches of queries with one variable; a proof that binds no constant to it reaches every constant
 
@@ -43,7 +43,6 @@ def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[di
     atoms, starts = starts_of(columns.steps.num_atoms)[1:-1], starts_of(columns.steps.num_resolvents).tolist()
     goals = [number_variables(map(tuple, goal.tolist())) for goal in np.split(columns.steps.goal_atoms, atoms)]
     origins = [*zip(columns.resolvents.origin_kind.tolist(), columns.resolvents.origin.tolist(), strict=True)]
-    answers = []
     for ended in list_ended(columns, limits):
         reached: dict[int, list[Ended]] = {}
         for path, taken in ended:
@@ -51,8 +50,7 @@ def score_answers(columns: Columns, limits: Limits, clauses: Clauses) -> list[di
                 answer = _find_answer([(goals[i], origins[starts[i] + choice]) for i, choice in taken], clauses)
                 for entity in [answer] if answer >= 0 else range(len(clauses.symbols.constants)):
                     reached.setdefault(entity, []).append(path)
-        answers.append({entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()})
-    return answers
+        yield {entity: aggregate(limits.dialect, proofs)[1] for entity, proofs in reached.items()}
 
 
 def _find_answer(steps: list[tuple[Atoms, Clause]], clauses: Clauses) -> int:
@@ -62,13 +60,9 @@ def _find_answer(steps: list[tuple[Atoms, Clause]], clauses: Clauses) -> int:
     """
     term, marker = -1, len(clauses.symbols.predicates)
     for goal, clause in steps:
-        if all(term not in atom[1:] for atom in goal):
-            break
         atoms = clauses.resolve((*goal, (marker, term, term)), *clause)
         if atoms is None:
-            raise UserError(
-                f"its clause {clause} does not resolve {goal}", where="engine", fix="verify the engine first"
-            )
+            raise UserError(f"clause {clause} does not resolve {goal}", where="engine", fix="verify the engine first")
         term = number_variables(atoms)[-1][1]
     return term
 
@@ -77,16 +71,13 @@ def rank_run(run: Run, engine: Engine) -> AnswerRanking:
     """Rank the true entity of each query and side by a search; see `kgverify.rank_answers`. UserError as there."""
     dialect = run.limits.dialect
     if dialect.merge != "none" or dialect.search == "greedy" or {"close", "duplicates"} & {*dialect.filters}:
-        lost = (
-            "merging and the filters close and duplicates keep one of several answers, and greedy reaches one at most"
-        )
-        filters = "prune", "revisit", "max_atoms", "max_resolvents"
-        fix = f'give limits such as kv.Limits(dialect=kv.Dialect(search="beam(32)", filters={filters}))'
+        lost = "merging and the filters close and duplicates keep one of several answers, and greedy finds one"
+        filters = '"prune", "revisit", "max_atoms", "max_resolvents"'
+        fix = f'give limits=kv.Limits(dialect=kv.Dialect(search="beam(32)", filters=({filters})))'
         raise UserError(f"{lost}; found dialect {dialect}", where="limits", fix=fix)
     needed = {"resolvents.origin_kind", "resolvents.origin", "paths.child", "paths.child_log_probability"}
     if unknown := sorted(needed & {*engine.info.unknown}):
-        lacking = f"{unknown[0]} is unknown, and answers follow from clauses and paths"
-        raise UserError(lacking, where=f"engine {engine.info.name}", fix="record it, or use another engine")
+        raise UserError(f"answers need {unknown[0]}, unknown", where=f"engine {engine.info.name}", fix="record it")
     clauses = Clauses(run.graph.program, exclude_query=run.limits.exclude_query, dialect=dialect)
     parts = [_rank_part(run, engine, clauses, part.queries) for part in plan_parts(run, "cpu").parts]
     rankings = Rankings(*map(np.concatenate, zip(*parts, strict=True)))
@@ -101,7 +92,7 @@ def _rank_part(run: Run, engine: Engine, clauses: Clauses, queries: range) -> Ra
     asked.atom[np.arange(len(asked.atom)), 1 + asked.side] = -1
     # Triples that differ only in the entity share a search.
     _, first, number = np.unique(asked.atom, axis=0, return_index=True, return_inverse=True)
-    found = score_answers(engine.prove(asked.take(first)), run.limits, clauses)
+    found = [*score_answers(engine.prove(asked.take(first)), run.limits, clauses)]
     entities = drawn.atom[np.arange(len(drawn.atom)), 1 + drawn.side].tolist()
     answers = [found[i] for i in groups.repeat(number.ravel()).tolist()]
     scores = np.array([each.get(entity, -np.inf) for each, entity in zip(answers, entities, strict=True)])

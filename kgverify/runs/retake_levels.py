@@ -1,7 +1,5 @@
 """The levels of a recorded search, taken again from its own beams."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from kgverify.comparison.comparable import lockstep_columns
@@ -70,7 +68,7 @@ def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
     )
 
 
-def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, Sequence[tuple[int, int]]]]]:
+def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, tuple[tuple[int, int], ...]]]]:
     """Return the ended paths of each candidate of a search, in order of level and place.
 
     Each comes with the row of each of its steps, and the index of the resolvent that it chose there.
@@ -83,7 +81,7 @@ def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, Seque
     before: list[tuple[tuple[int, int], ...]] = []
     for row, parent in enumerate(parents.tolist()):
         before.append((*before[parent], (parent, int(made[row] - starts[parent]))) if parent >= 0 else ())
-    ended: list[list[tuple[Ended, Sequence[tuple[int, int]]]]] = [[] for _ in columns.candidates.query]
+    ended: list[list[tuple[Ended, tuple[tuple[int, int], ...]]]] = [[] for _ in columns.candidates.query]
     of_step = np.repeat(np.arange(len(owner)), columns.steps.num_resolvents)
     kept = np.flatnonzero(child >= 0)
     for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
