@@ -11,6 +11,7 @@ from kgverify.api.fuzz import FuzzOptions as FuzzOptions
 from kgverify.api.fuzz import fuzz as fuzz
 from kgverify.api.golden import golden as golden
 from kgverify.api.open_trace import open_trace as open_trace
+from kgverify.api.rank_answers import rank_answers as rank_answers
 from kgverify.api.record import record as record
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
@@ -78,6 +79,7 @@ from kgverify.environments.verify_update import UpdateReport as UpdateReport
 from kgverify.errors import InternalError as InternalError
 from kgverify.errors import KgverifyError as KgverifyError
 from kgverify.errors import MissingDependency as MissingDependency
+from kgverify.evaluation.answers import AnswerRanking as AnswerRanking
 from kgverify.graphs.formats.ids import Dataset as Dataset
 from kgverify.graphs.formats.ids import TriplesFactory as TriplesFactory
 from kgverify.graphs.formats.reading import ReadingOptions as ReadingOptions

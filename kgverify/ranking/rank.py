@@ -243,7 +243,7 @@ def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], toleranc
 
 
 def rank_scores(
-    candidates: Candidates, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
+    candidates: Candidates | CandidateSet, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
 ) -> Rankings:
     """Rank by given scores, float64 [N]; otherwise like `rank_candidates`."""
     groups = find_groups(candidates, triples)

@@ -56,26 +56,9 @@ def retake_levels(recorded: Columns, engine: Engine, limits: Limits) -> tuple[Co
 
 def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
     """Return the candidates as the paths that the recorded search kept end."""
-    steps, resolvents, child = columns.steps, recorded.resolvents, recorded.paths.child
-    owner = np.repeat(np.arange(len(recorded.candidates.query)), recorded.candidates.num_steps)
-    parents, levels = find_parents(recorded), recorded.paths.level
-    depth = recorded.steps.depth + count_depth(recorded, skips_unary=limits.dialect.skips_unary)
-    starts = starts_of(recorded.steps.num_resolvents)
-    made = find_made(recorded)
-    choices: list[tuple[int, ...]] = []
-    for row, parent in enumerate(parents.tolist()):
-        choices.append((*choices[parent], int(made[row] - starts[parent])) if parent >= 0 else ())
-    ended: list[list[Ended]] = [[] for _ in recorded.candidates.query]
-    of_step = np.repeat(np.arange(len(owner)), recorded.steps.num_resolvents)
-    kept = np.flatnonzero(child >= 0)
-    for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
-        row = int(of_step[i])
-        outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
-        if outcome is not Outcome.OPEN:
-            path = (*choices[row], int(i - starts[row]))
-            gained = float(recorded.paths.child_log_probability[i])
-            ended[owner[row]].append(Ended(outcome, gained, int(levels[row]), int(child[i]), path))
-    found = [aggregate(limits.dialect, each) for each in ended]
+    steps, ended = columns.steps, list_ended(recorded, limits)
+    owner = np.repeat(np.arange(len(ended)), recorded.candidates.num_steps)
+    found = [aggregate(limits.dialect, [path for path, _ in each]) for each in ended]
     is_limited = np.bincount(owner, (steps.dropped_atoms > 0) | (steps.dropped_resolvents > 0), len(ended)) > 0
     kind, size, _ = limits.dialect.searching
     if kind == "all":
@@ -87,3 +70,30 @@ def _end(columns: Columns, recorded: Columns, limits: Limits) -> Candidates:
         is_limited=is_limited.astype(np.uint8),
         log_probability=np.array([number for _, number in found], np.float64),
     )
+
+
+def list_ended(columns: Columns, limits: Limits) -> list[list[tuple[Ended, tuple[tuple[int, int], ...]]]]:
+    """Return the ended paths of each candidate of a search, in order of level and place.
+
+    Each comes with the row of each of its steps, and the index of the resolvent that it chose there.
+    """
+    resolvents, child = columns.resolvents, columns.paths.child
+    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
+    parents, levels, made = find_parents(columns), columns.paths.level, find_made(columns)
+    depth = columns.steps.depth + count_depth(columns, skips_unary=limits.dialect.skips_unary)
+    starts = starts_of(columns.steps.num_resolvents)
+    before: list[tuple[tuple[int, int], ...]] = []
+    for row, parent in enumerate(parents.tolist()):
+        before.append((*before[parent], (parent, int(made[row] - starts[parent]))) if parent >= 0 else ())
+    ended: list[list[tuple[Ended, tuple[tuple[int, int], ...]]]] = [[] for _ in columns.candidates.query]
+    of_step = np.repeat(np.arange(len(owner)), columns.steps.num_resolvents)
+    kept = np.flatnonzero(child >= 0)
+    for i in kept[np.lexsort((child[kept], levels[of_step[kept]], owner[of_step[kept]]))].tolist():
+        row = int(of_step[i])
+        outcome = find_outcome(limits, GoalKind(int(resolvents.kind[i])), int(depth[row]))
+        if outcome is not Outcome.OPEN:
+            path = (*before[row], (row, int(i - starts[row])))
+            choices = tuple([choice for _, choice in path])
+            gained = float(columns.paths.child_log_probability[i])
+            ended[owner[row]].append((Ended(outcome, gained, int(levels[row]), int(child[i]), choices), path))
+    return ended
