@@ -305,9 +305,11 @@ def test_a_place_below_zero_is_refused(tmp_path: Path):
     num, num_resolvents = len(COLUMNS.steps.depth), len(COLUMNS.resolvents.kind)
     places, sums = np.arange(num, dtype=np.int32), np.zeros(num)
     children, gained = np.full(num_resolvents, -1, np.int32), np.zeros(num_resolvents)
-    traces.write_file(tmp_path / "a", COLUMNS._replace(paths=Paths(places, places, sums, children, gained)))
+    traces.write_file(tmp_path / "a", COLUMNS._replace(paths=Paths(places, places, places, sums, children, gained)))
     with pytest.raises(UserError, match="paths/place: row 0 is -1, expected a place"):
-        traces.write_file(tmp_path / "b", COLUMNS._replace(paths=Paths(places - 1, places, sums, children, gained)))
+        traces.write_file(
+            tmp_path / "b", COLUMNS._replace(paths=Paths(places, places - 1, places, sums, children, gained))
+        )
 
 
 @pytest.mark.parametrize("layout", ["kgverify", "h5py"])

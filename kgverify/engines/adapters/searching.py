@@ -1,6 +1,5 @@
 """An engine that searches with several paths, from one function that takes a level. A base class provides the rest."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, TypeAlias
@@ -80,7 +79,7 @@ def _choose(limits: Limits, path: Path, taken: Taken, kept: Sequence[Kept]) -> T
     return TakenStep(path.visited[-1], path.depth, taken, choice, outcome, 0.0, is_uncounted)
 
 
-class SearchEngine(StepwiseEngine, ABC):
+class SearchEngine(StepwiseEngine):
     """A prover whose author provides `take_level`, which takes a step of every path of a beam and keeps some children.
 
     program, limits, policy: as given; `limits.dialect.searching` is the search, such as `Search("beam", 8)`, which the user
@@ -101,9 +100,9 @@ class SearchEngine(StepwiseEngine, ABC):
 
     searches: ClassVar[tuple[str, ...]] = ("greedy", "beam", "sample", "all")
 
-    @abstractmethod
     def take_level(self, query: AtomIds, beam: Sequence[Path]) -> Level:
         """Return the resolvents of every path with their scores, and the children that are kept, in order of place."""
+        raise NotImplementedError
 
     def take_levels(self, queries: Sequence[AtomIds], beams: Beams) -> Sequence[Level]:
         """Take a level of each search. All searches are open; their levels may differ."""
