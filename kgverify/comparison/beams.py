@@ -184,7 +184,7 @@ class BeamComparer(BlockComparer):
                 stage if number else Stage.RECYCLE, "paths.log_probability", repr(float(left)), repr(float(right))
             )
             found = self._find(candidate, row, difference, self._view(0, row))
-            words = "the path has not the log-probability of the child that was kept"
+            words = "the path does not have the log-probability of the child that was kept"
             return msgspec.structs.replace(found, kind=DifferenceClass.NUMBER, evidence=words, confidence=0.9)
         return None
 
@@ -202,24 +202,23 @@ class BeamComparer(BlockComparer):
         if not self._known("child"):
             return None
         expected, actual = self._kept(level, 0), self._kept(level, 1)
-        bound = float(
-            bound_sums(expected.sums, np.full(len(expected.sums), level.number + 1), self.pair.score_tolerance).max()
-        )
-        places = self._is_other_sum(expected, actual, bound)
-        if not places.any() and np.array_equal(expected.child, actual.child):
+        terms = np.full(len(expected.sums), level.number + 1)
+        bound = float(bound_sums(expected.sums, terms, self.pair.score_tolerance).max(initial=0.0))
+        is_other = self._is_other_sum(expected, actual, bound)
+        if not is_other.any() and np.array_equal(expected.child, actual.child):
             return None
-        gap = None if places.any() else self._find_gap(level, expected, actual, 2 * bound)
+        gap = None if is_other.any() else self._find_gap(level, expected, actual, 2 * bound)
         texts = self._describe(level, expected), self._describe(level, actual)
         candidate, row = level.candidate, level.rows[0][0]
         if gap is not None:
             atom = self.names.atom(tuple(self.pair.expected.columns.candidates.atom[candidate].tolist()))
             step = self._number(candidate, row)
             return NearTie(candidate, atom, step, gap, 2 * bound, "; ".join(texts[0]), "; ".join(texts[1]))
-        stage, words, confidence = self._explain(level, expected, actual, places)
-        field = "paths.child_log_probability" if places.any() else "paths.child"
+        stage, words, confidence = self._explain(level, expected, actual, is_other)
+        field = "paths.child_log_probability" if is_other.any() else "paths.child"
         difference = Difference(stage, field, texts[0], texts[1])
         found = self._find(candidate, row, difference, self._view(0, row))
-        kind = self._class(expected, actual, has_other_sums=bool(places.any()))
+        kind = self._class(expected, actual, has_other_sums=bool(is_other.any()))
         return msgspec.structs.replace(
             found, kind=kind, evidence=f"in level {level.number}: {words}", confidence=confidence
         )
@@ -232,18 +231,19 @@ class BeamComparer(BlockComparer):
         for row, path in zip(level.rows[side], level.paths, strict=True):
             first = reader.first_resolvent(row)
             own = slice(first, first + int(counts[row]))
+            if not counts[row]:
+                continue
             children.append(own)
             above = paths.log_probability[row] if self._known("log_probability") else path.log_probability
             most = scores[own].max()
             sums.append(above + scores[own] - most - math.log(math.fsum(np.exp(scores[own] - most))))
         stated = (
-            np.concatenate([paths.child_log_probability[own] for own in children])
+            np.concatenate([np.zeros(0), *(paths.child_log_probability[own] for own in children)])
             if self._known("child_log_probability")
             else None
         )
-        return _Kept(
-            np.concatenate([paths.child[own] for own in children]).astype(np.int64), np.concatenate(sums), stated
-        )
+        child = np.concatenate([np.zeros(0, np.int64), *(paths.child[own] for own in children)])
+        return _Kept(child.astype(np.int64), np.concatenate([np.zeros(0), *sums]), stated)
 
     def _is_other_sum(self, expected: _Kept, actual: _Kept, bound: float) -> NDArray[np.bool_]:
         """Return a mask of the children that both sides kept, with other log-probabilities."""
