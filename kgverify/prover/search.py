@@ -230,7 +230,7 @@ class Searcher:
     def _resolve(self, beams: Beams) -> Decided:
         """Decide the steps of all paths, in the necessary number of ticks."""
         derivations, work = beams.derivations(), None
-        first = torch.zeros_like(beams.candidate)
+        first, kind = torch.zeros_like(beams.candidate), torch.zeros_like(derivations.outcome)
         # The first row stands for a resolvent without atoms.
         rows = [torch.full_like(derivations.goal[:1], PAD)]
         num_rows = 1
@@ -238,12 +238,14 @@ class Searcher:
             decided = self._decide(derivations, work, self._counts_all)
             work = decided.work
             first = torch.where(decided.is_taken, num_rows + decided.first, first)
-            rows.append(decided.atoms)
+            kind = torch.where(decided.is_taken, decided.kind, kind)
+            # The next tick writes into the same buffers.
+            rows.append(decided.atoms.clone())
             num_rows += len(decided.atoms)
             outcome = torch.where(decided.is_taken, FAILED, derivations.outcome).int()
             derivations = alter(derivations, outcome=outcome)
             if not bool((outcome == OPEN).any()):
-                return decided._replace(first=first, atoms=torch.cat(rows))
+                return decided._replace(kind=kind, first=first, atoms=torch.cat(rows))
 
     def _take_level(self, beams: Beams) -> Level:
         """Take the stages from `select` to `merge`."""

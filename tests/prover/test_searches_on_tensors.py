@@ -11,7 +11,9 @@ from kgverify.dialects import Dialect
 from kgverify.engines.beams import read_beams
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.laws import draw_problems
+from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.search import GoalScores, Screen
+from kgverify.prover.state import Layout
 from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run, build_trace, load_policy
 from kgverify.testing.problems.merge import merge
@@ -96,3 +98,19 @@ def test_a_mode_refuses_a_search_that_it_does_not_support(mode: str, dialect: Di
     graph, limits = kv.load_graph("countries"), kv.Limits(dialect=dialect)
     with pytest.raises(kv.UserError, match=r"dialect|follows a single derivation"):
         kv.Evaluator(mode=mode)(graph.program, limits, load_policy("shortest", graph, limits, 0))
+
+
+@pytest.mark.deep
+def test_levels_that_take_several_ticks_keep_the_resolvents_of_each():
+    limits = kv.Limits(max_depth=3, max_resolvents=6, dialect=Dialect(search="beam(6)", aggregate="sum"))
+    graph = kv.load_graph("random:3")
+    run = Run(graph, limits, load_policy("two_tower", graph, limits, 0), num_queries=2, num_corruptions=2)
+    candidates = draw_candidates(graph, run.split, run.queries, run.num_corruptions, run.seed)
+    plain = PlainEngine(graph.program, limits, run.policy)
+    # Six paths with up to six resolvents each do not fit into a window of eight.
+    layout = Layout(slots=16, atoms=6, resolvents=6, match_window=16, score_window=8, pool=64)
+    engine = CompiledEngine(graph.program, limits, run.policy, layout=layout, mode="fused", device="cpu")
+    expected, actual = plain.prove(candidates), engine.prove(candidates)
+    report = kv.compare(build_trace(run, plain, expected, None), build_trace(run, engine, actual, None))
+    assert not report.divergences, report.divergences[0]
+    assert report.coverage.steps > 30
