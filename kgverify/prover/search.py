@@ -59,10 +59,9 @@ class Beams(NamedTuple):
         depth = torch.full_like(self.place, self.visited.shape[1] - 1)
         is_open = torch.full_like(depth, OPEN)
         is_limited = torch.zeros_like(is_open, dtype=torch.bool)
-        goal = self.visited[:, -1].contiguous()
-        return Derivations(
-            self.candidate, self.query, goal, depth, is_open, is_limited, self.log_probability, self.visited
-        )
+        # The kernels read every tensor row by row.
+        goal, visited = self.visited[:, -1].contiguous(), self.visited.contiguous()
+        return Derivations(self.candidate, self.query, goal, depth, is_open, is_limited, self.log_probability, visited)
 
     def count_candidates(self) -> int:
         """Return the number of candidates with open paths."""

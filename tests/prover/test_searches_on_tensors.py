@@ -114,3 +114,6 @@ def test_levels_that_take_several_ticks_keep_the_resolvents_of_each():
     report = kv.compare(build_trace(run, plain, expected, None), build_trace(run, engine, actual, None))
     assert not report.divergences, report.divergences[0]
     assert report.coverage.steps > 30
+    left, right = (each.take_beams(*read_beams(expected)) for each in (plain, engine))
+    for name, one, other in zip(left.resolvents._fields, left.resolvents, right.resolvents, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=name)
