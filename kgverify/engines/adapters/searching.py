@@ -149,7 +149,8 @@ class SearchEngine(StepwiseEngine):
                     "give one Taken for each path of the beam, in the same order",
                 )
             nums = {path.place: len(taken.resolvents) for path, taken in zip(beam, level.taken, strict=True)}
-            places = [child.place for child in level.kept]
+            # A merged child gives up its place.
+            places = [child.place for child in level.kept if child.merged_into < 0]
             if places != sorted({place for place in places if 0 <= place < 2**31}):
                 raise self._refuse(
                     f"the kept children have the places {places!r:.200}, which do not ascend from 0 or more",
