@@ -33,6 +33,7 @@ from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.modulo import (
     DUPLICATES,
     NAMES,
+    ORDER,
     BenignCount,
     order_kinds,
     rename_candidates,
@@ -51,7 +52,7 @@ from kgverify.comparison.result import (
     move,
 )
 from kgverify.comparison.step_view import StepView
-from kgverify.errors import count_of
+from kgverify.errors import UserError, count_of
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Range
 from kgverify.trace.model.paths import has_paths
 from kgverify.trace.model.schema import EqualityRule, has_goals
@@ -147,6 +148,13 @@ class Comparer:
         self.modulo, self._modulo_notes = resolve_modulo(
             options.equality.benign, *(source.header for source in self.sources)
         )
+        has_order = {ORDER, DUPLICATES} & self.modulo and any("paths.child" in each.fields for each in self.sources)
+        if has_order:
+            raise UserError(
+                "the order of resolvents decides which children a search keeps, and cannot be ignored",
+                where="modulo",
+                fix="leave out order and duplicates",
+            )
         self.draws: dict[tuple[int, str], str] = {}
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if not isinstance(source, MemorySource)]

@@ -400,3 +400,12 @@ def test_results_of_searches_are_refused_elsewhere():
     for options in ({"search": True}, {"terms": True, "search": True, "memory": "sets"}):
         with pytest.raises(UserError, match="search belongs to functions on terms"):
             kv.engine_of(find_successors, **options)
+
+
+@pytest.mark.parametrize("modulo", ["order", "names,duplicates"])
+def test_the_order_of_resolvents_cannot_be_ignored_in_a_search(modulo: str):
+    limits = Limits(dialect=Dialect(search="beam(2)"))
+    with pytest.raises(UserError, match="the order of resolvents decides which children a search keeps"):
+        kv.verify(
+            "countries", "reference", queries=1, corruptions=1, limits=limits, equality=kv.Equality(modulo=modulo)
+        )
