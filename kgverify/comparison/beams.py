@@ -205,8 +205,13 @@ class BeamComparer(BlockComparer):
         terms = np.full(len(expected.sums), level.number + 1)
         bound = float(bound_sums(expected.sums, terms, self.pair.score_tolerance).max(initial=0.0))
         is_other = self._is_other_sum(expected, actual, bound)
-        if not is_other.any() and np.array_equal(expected.child, actual.child):
+        has_same_children = np.array_equal(expected.child, actual.child)
+        if not is_other.any() and has_same_children:
             return None
+        if actual.stated is not None and not has_same_children:
+            # Which children are merged decides the sums.
+            wanted = self._merge_sums(expected.sums, actual.child)
+            is_other &= not _are_close(wanted, actual.stated, 2 * bound)
         gap = None if is_other.any() else self._find_gap(level, expected, actual, 2 * bound)
         texts = self._describe(level, expected), self._describe(level, actual)
         candidate, row = level.candidate, level.rows[0][0]
@@ -244,6 +249,15 @@ class BeamComparer(BlockComparer):
         )
         child = np.concatenate([np.zeros(0, np.int64), *(paths.child[own] for own in children)])
         return _Kept(child.astype(np.int64), np.concatenate([np.zeros(0), *sums]), stated)
+
+    def _merge_sums(self, sums: NDArray[np.float64], child: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the log-probabilities of children after merging, given which of them are kept and merged."""
+        merged = np.where(child == -1, 0.0, sums)
+        add = np.logaddexp if self._dialect.merge == "sum" else np.maximum
+        for i in np.flatnonzero(child >= 0).tolist():
+            members = sums[child == -2 - child[i]]
+            merged[i] = add.reduce(np.append(members, sums[i])) if len(members) else sums[i]
+        return merged
 
     def _is_other_sum(self, expected: _Kept, actual: _Kept, bound: float) -> NDArray[np.bool_]:
         """Return a mask of the children that both sides kept, with other log-probabilities."""

@@ -162,9 +162,9 @@ class SearchEngine(StepwiseEngine):
                         f"keeps resolvent {child.choice} of the path at place {child.parent}, which does not exist",
                         "give the place of a path of the beam, and the index of one of its resolvents",
                     )
-                if child.merged_into not in (-1, *places):
+                if not -1 <= child.merged_into < 2**31 - 2:
                     raise self._refuse(
-                        f"merges the child at place {child.place} into place {child.merged_into}, which is not kept",
+                        f"merges the child at place {child.place} into place {child.merged_into}, which is no place",
                         "give the place of another kept child, or -1",
                     )
         return levels
