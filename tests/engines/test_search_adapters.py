@@ -376,7 +376,7 @@ def with_children(*kept):
         (with_children(Kept(0, 0, 1, 0.0), Kept(0, 1, 1, 0.0)), "do not ascend"),
         (with_children(Kept(0, 0, -1, 0.0)), "do not ascend from 0"),
         (with_children(Kept(0, 0, 2**40, 0.0)), "do not ascend"),
-        (with_children(Kept(0, 0, 0, 0.0), Kept(0, 1, 1, 0.0, -7)), "into place -7, which is no place"),
+        (with_children(Kept(0, 0, 0, 0.0), Kept(0, 1, 1, 0.0, -7)), "into place -7: not a valid place"),
         (with_level(lambda self, query, beam: Level([kv.Taken([])], [Kept(0, 0, 0, 0.0)])), "keeps resolvent 0"),
     ],
 )

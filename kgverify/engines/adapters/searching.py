@@ -164,7 +164,7 @@ class SearchEngine(StepwiseEngine):
                     )
                 if not -1 <= child.merged_into < 2**31 - 2:
                     raise self._refuse(
-                        f"merges the child at place {child.place} into place {child.merged_into}, which is no place",
+                        f"merges the child at place {child.place} into place {child.merged_into}: not a valid place",
                         "give the place of another kept child, or -1",
                     )
         return levels
