@@ -21,7 +21,7 @@ from kgverify.trace.model.columns import number_rows
 from kgverify.trace.model.header import Part
 
 MOST_RANKS: Final = 20
-"""The most ranks that the notes describe."""
+"""The notes describe at most this many ranks."""
 
 
 class Shards:

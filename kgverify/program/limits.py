@@ -21,7 +21,7 @@ class Search(NamedTuple):
     """The derivations that are followed for a candidate.
 
     kind: `greedy`, `beam`, `sample` or `all`
-    size: the most paths of a level; the number of samples
+    size: how many paths a level keeps at most; the number of samples
     seed: the seed of the samples
     """
 

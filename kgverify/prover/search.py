@@ -174,7 +174,7 @@ def add_exponentials(values: Tensor, group: Tensor, num: int) -> tuple[Tensor, T
 class Searcher:
     """The searches of a dialect `beam(k)` or `all(limit)`.
 
-    layout: its slots are the most paths that take a step together, at least those of one candidate
+    layout: it has one slot for each path that may take a step together, at least for all paths of one candidate
     decide: the stages of a step from `select` to `limit`
     scores: the stage `score`
     screen: finds paths without a child that is kept, so that these need no exact scores, except for a record

@@ -27,7 +27,7 @@ from kgverify.trace.write.writer import encode_trace, write_shard
 from kgverify.version import __version__
 
 _SHOWN = 10
-"""The most candidates that a message names."""
+"""A message names at most this many candidates."""
 
 
 def unite(

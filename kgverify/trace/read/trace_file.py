@@ -47,7 +47,7 @@ from kgverify.trace.model.trace import Trace, describe_trace
 from kgverify.trace.read.data_file import DataFile, LazySequence, lazy_names, open_shard
 
 MOST_SHOWN: Final = 10
-"""The most traces that a message describes."""
+"""A message describes at most this many traces."""
 
 MOST_MISSING: Final = 1000
 """The most missing ranks that are listed: a trace may claim any size of the world."""
